@@ -28,9 +28,11 @@ type Facts struct {
 	TaskID int64 `json:"task_id"`
 	// Attempt is the number of the attempt that ended; 0 is the inline run.
 	Attempt int `json:"attempt"`
-	// Crashes counts the runs so far that ended without a word, this one
-	// included. They are not charged to MaxAttempts: a task with one attempt
-	// is not finished by a worker that was killed.
+	// Uncharged counts the attempts that MaxAttempts does not count: those that
+	// crashed (a task with one attempt is not finished by a worker that was
+	// killed) and those before a person's retry, which grants a new budget.
+	Uncharged int `json:"uncharged,omitempty"`
+	// Crashes counts the runs that ended without a word, this one included.
 	Crashes int `json:"crashes,omitempty"`
 	// Crashed says that this attempt ended so: the lease ran out.
 	Crashed bool `json:"crashed,omitempty"`
@@ -71,6 +73,7 @@ func Decide(r Rules, f Facts) Decision {
 	if f.Crashed || class == ClassNone {
 		class = ClassUnknown
 	}
+	charged := f.Attempt - f.Uncharged
 	stop := func(s Status, why Reason) Decision { return Decision{Status: s, Reason: why} }
 	switch {
 	case f.Crashed && f.Crashes >= maxCrashes:
@@ -81,14 +84,16 @@ func Decide(r Rules, f Facts) Decision {
 		return stop(StatusManualReview, ReasonManualReview)
 	case f.Deadline > 0 && f.Elapsed >= f.Deadline:
 		return stop(StatusFailed, ReasonDeadlineExceeded)
-	case f.Attempt-f.Crashes >= p.MaxAttempts:
+	case charged >= p.MaxAttempts:
 		return stop(StatusFailed, ReasonAttemptsExhausted)
 	}
 	d := Decision{
 		Status: StatusWait, Reason: ReasonScheduleRetry,
-		Ceiling: p.Ceiling(f.Attempt), Jittered: p.Delay(strconv.FormatInt(f.TaskID, 10), f.Attempt),
-		RetryAfter: min(max(f.RetryAfter, 0), MaxDelay),
+		Ceiling: p.Ceiling(charged), RetryAfter: min(max(f.RetryAfter, 0), MaxDelay),
 	}
+	// The ceiling grows with the charged attempts, the hash takes the attempt's
+	// own number, so that no two attempts of a task share their jitter.
+	d.Jittered = p.spread(strconv.FormatInt(f.TaskID, 10), f.Attempt, d.Ceiling)
 	d.Delay = r.Grid.Up(max(d.Jittered, d.RetryAfter))
 	// Written as a subtraction: Elapsed + Delay could overflow.
 	if f.Deadline > 0 && d.Delay > f.Deadline-f.Elapsed {

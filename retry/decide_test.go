@@ -46,7 +46,8 @@ func TestDecide(t *testing.T) {
 		{"inline run", rules(1, ""), retry.Facts{Attempt: 0, Class: retry.ClassTransient}, retry.ReasonScheduleRetry},
 
 		{"crash is unknown", rules(3, ""), retry.Facts{Attempt: 1, Crashes: 1, Crashed: true, Class: retry.ClassTransient}, retry.ReasonManualReview},
-		{"crash does not burn the only attempt", rules(1, retry.UnknownRepeat), retry.Facts{Attempt: 1, Crashes: 1, Crashed: true}, retry.ReasonScheduleRetry},
+		{"crash does not burn the only attempt", rules(1, retry.UnknownRepeat), retry.Facts{Attempt: 1, Uncharged: 1, Crashes: 1, Crashed: true}, retry.ReasonScheduleRetry},
+		{"a person's retry grants a new budget", rules(3, ""), retry.Facts{Attempt: 5, Uncharged: 3, Class: retry.ClassTransient}, retry.ReasonScheduleRetry},
 		{"third crash", rules(9, retry.UnknownRepeat), retry.Facts{Attempt: 3, Crashes: 3, Crashed: true}, retry.ReasonCrashLoop},
 		{"old crashes do not stop a failure", rules(9, retry.UnknownRepeat), retry.Facts{Attempt: 4, Crashes: 3, Class: retry.ClassTransient}, retry.ReasonScheduleRetry},
 	} {
@@ -93,7 +94,8 @@ func TestDecideProperties(t *testing.T) {
 		}
 		f := retry.Facts{
 			TaskID: rapid.Int64().Draw(t, "id"), Attempt: rapid.IntRange(0, 1_000_000).Draw(t, "attempt"),
-			Crashes: rapid.IntRange(0, 5).Draw(t, "crashes"), Crashed: rapid.Bool().Draw(t, "crashed"),
+			Uncharged: rapid.IntRange(0, 5).Draw(t, "uncharged"),
+			Crashes:   rapid.IntRange(0, 5).Draw(t, "crashes"), Crashed: rapid.Bool().Draw(t, "crashed"),
 			Elapsed:    time.Duration(rapid.Int64Min(0).Draw(t, "elapsed")),
 			Deadline:   time.Duration(rapid.Int64Min(0).Draw(t, "deadline")),
 			Class:      rapid.SampledFrom([]retry.Class{"", "permanent", "transient", "unknown"}).Draw(t, "class"),

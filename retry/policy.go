@@ -186,7 +186,11 @@ func (p Policy) Ceiling(n int) time.Duration {
 // rounded down to Unit, at least one Unit and at most Cap.
 func (p Policy) Delay(id string, n int) time.Duration {
 	p = p.WithDefaults()
-	d := p.Ceiling(n)
+	return p.spread(id, n, p.Ceiling(n))
+}
+
+// spread jitters a ceiling; p has its defaults.
+func (p Policy) spread(id string, n int, d time.Duration) time.Duration {
 	if !p.NoJitter {
 		d = Jitter(id, n, d)
 	}

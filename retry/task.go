@@ -18,6 +18,8 @@ type Task struct {
 	Attempt int `json:"attempt"`
 	// Crashes counts the attempts that ended without a word.
 	Crashes int `json:"crashes"`
+	// Uncharged counts the attempts that the policy's MaxAttempts does not count.
+	Uncharged int `json:"uncharged"`
 	// Unknown says that the last attempt may have taken effect.
 	Unknown bool `json:"unknown"`
 
