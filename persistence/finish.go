@@ -1,0 +1,158 @@
+package persistence
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/lib/pq"
+
+	"github.com/spillway-mq/spillway/retry"
+)
+
+// resultSQL is a batch of results as a table r.
+const resultSQL = `
+WITH r AS (
+	SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::boolean[])
+		AS r(id, token, status, reason, delay, class, error, unknown)
+)`
+
+// setSQL is what any end of an attempt writes. The claim's token stays on the
+// row, so that a finish that the driver runs again finds that it was applied.
+const setSQL = `
+	status = r.status, lease_until = NULL, dispatches = 0,
+	next_at = CASE WHEN r.status = 'WAIT' THEN clock_timestamp() + r.delay * interval '1 microsecond' ELSE t.next_at END,
+	dispatch_after = CASE WHEN r.status <> 'WAIT' THEN t.dispatch_after
+		WHEN r.delay > $9::bigint THEN clock_timestamp() + (r.delay - $10::bigint) * interval '1 microsecond'
+		ELSE clock_timestamp() + (r.delay + $11::bigint) * interval '1 microsecond' END,
+	finished_at = CASE WHEN r.status IN ('SUCCESS', 'FAILED') THEN clock_timestamp() END,
+	stop_reason = CASE WHEN r.status IN ('FAILED', 'MANUAL_REVIEW') THEN r.reason END,
+	last_error = COALESCE(NULLIF(r.error, ''), t.last_error), last_class = COALESCE(NULLIF(r.class, ''), t.last_class),
+	unknown = r.unknown`
+
+// eventSQL writes the journal rows of what u changed.
+const eventSQL = `, j AS (
+	INSERT INTO {schema}.retry_event (task_id, attempt, policy_version, from_status, to_status, reason, class, actor, note, error, facts, decision)
+	SELECT u.id, u.attempt, NULLIF(e.policy, 0), e.was, r.status, r.reason, NULLIF(r.class, ''), NULLIF(e.actor, ''), NULLIF(e.note, ''),
+		NULLIF(r.error, ''), NULLIF(e.facts, '')::jsonb, NULLIF(e.decision, '')::jsonb
+	FROM u JOIN r ON r.id = u.id
+		JOIN unnest($1::bigint[], $12::boolean[], $13::bigint[], $14::text[], $15::text[], $16::text[], $17::text[], $18::text[])
+			AS e(id, has, policy, was, actor, note, facts, decision) ON e.id = u.id AND e.has
+)`
+
+const finishSQL = resultSQL + `, u AS (
+	UPDATE {schema}.task t SET ` + setSQL + `
+	FROM r WHERE t.id = r.id AND t.id = ANY($1::bigint[]) AND t.claim_token = r.token::uuid AND t.status = 'EXECUTING'
+	RETURNING t.id, t.attempt
+)`
+
+// An expired claim's token is taken off, since whoever held it has lost it.
+// What the scan saw is checked again.
+const expireSQL = resultSQL + `, u AS (
+	UPDATE {schema}.task t SET ` + setSQL + `, claim_token = NULL, crashes = t.crashes + 1, uncharged = t.uncharged + 1
+	FROM r WHERE t.id = r.id AND t.id = ANY($1::bigint[]) AND t.status IN ('INIT', 'EXECUTING')
+		AND t.claim_token IS NOT DISTINCT FROM NULLIF(r.token, '')::uuid
+		AND (t.lease_until IS NULL OR t.lease_until < clock_timestamp())
+	RETURNING t.id, t.attempt
+)`
+
+// Finish implements Store.
+func (s *Postgres) Finish(ctx context.Context, results []Result) ([]Finished, error) {
+	if len(results) == 0 {
+		return nil, nil
+	}
+	applied, err := s.end(ctx, "finish tasks", finishSQL, retry.StatusExecuting, results)
+	if err != nil {
+		return nil, err
+	}
+	if len(applied) < len(results) {
+		// Either the claim was lost, or the driver ran our statement twice and
+		// the second run found nothing left to do.
+		var missing []Claim
+		for _, r := range results {
+			if !applied[r.ID] {
+				missing = append(missing, r.Claim)
+			}
+		}
+		ids, tokens := split(missing)
+		again, err := s.changedIDs(ctx, "look at finished tasks", `
+			SELECT t.id FROM {schema}.task t JOIN unnest($1::bigint[], $2::uuid[]) AS c(id, token) ON t.id = c.id
+			WHERE t.id = ANY($1::bigint[]) AND t.claim_token = c.token AND t.status <> 'EXECUTING'`, pq.Array(ids), pq.Array(tokens))
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range again {
+			applied[id] = true
+		}
+	}
+	out := make([]Finished, len(results))
+	for i, r := range results {
+		out[i] = Finished{ID: r.ID, Applied: applied[r.ID], Far: r.Status == retry.StatusWait && r.Delay > s.cfg.Horizon}
+	}
+	return out, nil
+}
+
+// Expire implements Store.
+func (s *Postgres) Expire(ctx context.Context, results []Result) ([]int64, error) {
+	if len(results) == 0 {
+		return nil, nil
+	}
+	applied, err := s.end(ctx, "expire claims", expireSQL, "", results)
+	if err != nil {
+		return nil, err
+	}
+	var ids []int64
+	for _, r := range results {
+		if applied[r.ID] {
+			ids = append(ids, r.ID)
+		}
+	}
+	return ids, nil
+}
+
+// end runs a statement that ends attempts, with its journal rows. was is the
+// status that the journal names as the one before, where an event does not.
+func (s *Postgres) end(ctx context.Context, doing, stmt string, was retry.Status, results []Result) (map[int64]bool, error) {
+	// In order of id, as claims are, so that two batches do not lock each other out.
+	results = slices.Clone(results)
+	slices.SortFunc(results, func(a, b Result) int { return int(min(max(a.ID-b.ID, -1), 1)) })
+	n := len(results)
+	ids, delays := make([]int64, n), make([]int64, n)
+	tokens, statuses, reasons, classes, errs, from := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	unknown := make([]bool, n)
+	var events eventArrays
+	for i, r := range results {
+		if !retry.StatusExecuting.CanBecome(r.Status) || r.Status == retry.StatusCancelled {
+			return nil, retry.NewFieldError("status", string(r.Status), "WAIT, SUCCESS, FAILED or MANUAL_REVIEW for an attempt that ended")
+		}
+		ids[i], tokens[i], statuses[i], reasons[i] = r.ID, r.Token, string(r.Status), string(r.Reason)
+		delays[i], classes[i], unknown[i] = micros(r.Delay), string(r.Class), r.Unknown
+		errs[i] = retry.CutString(r.Error, MaxErrorLen)
+		from[i] = string(was)
+		if r.Event != nil && r.Event.From != "" {
+			from[i] = string(r.Event.From)
+		}
+		if err := events.add(r.Event); err != nil {
+			return nil, err
+		}
+	}
+	params := []any{pq.Array(ids), pq.Array(tokens), pq.Array(statuses), pq.Array(reasons), pq.Array(delays), pq.Array(classes), pq.Array(errs),
+		pq.Array(unknown), micros(s.cfg.Horizon), micros(s.lead()), micros(DispatchGap)}
+	if events.any() {
+		stmt += eventSQL
+		params = append(params, pq.Array(events.has), pq.Array(events.policy), pq.Array(from), pq.Array(events.actor), pq.Array(events.note),
+			pq.Array(events.facts), pq.Array(events.decision))
+	}
+	applied := make(map[int64]bool, n)
+	err := again(ctx, func() error {
+		rows, err := s.db.QueryContext(ctx, s.q(stmt+` SELECT id FROM u`), params...)
+		if err != nil {
+			return err
+		}
+		return eachID(rows, func(id int64) { applied[id] = true })
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
+	return applied, nil
+}
