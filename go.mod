@@ -3,6 +3,7 @@ module github.com/spillway-mq/spillway
 go 1.26.0
 
 require (
+	github.com/goccy/go-yaml v1.19.2 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/jmoiron/sqlx v1.4.0 // indirect
