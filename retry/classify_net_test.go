@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -364,12 +365,18 @@ func TestClassifyNetAfterSending(t *testing.T) {
 		}
 	})
 	t.Run("broken pipe", func(t *testing.T) {
-		addr, _ := serve(t, func(c *net.TCPConn) { _ = c.SetLinger(0) })
+		addr, _ := serve(t, func(c *net.TCPConn) {
+			// Not before the client's first byte: a reset that comes sooner
+			// can still fail its dial.
+			_, _ = c.Read(make([]byte, 1))
+			_ = c.SetLinger(0)
+		})
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
+		_, _ = c.Write([]byte("a"))
 		_, _ = c.Read(make([]byte, 1)) // returns once the reset is here
 		for err == nil {               // the first write may still be taken
 			_, err = c.Write([]byte("amount=1"))
@@ -450,6 +457,9 @@ func TestClassifyNetByHand(t *testing.T) {
 		{inPost("http2: client connection lost"), retry.ClassUnknown},
 		{inPost("net/http: request canceled"), retry.ClassUnknown},
 		{inPost("something new"), retry.ClassNone},
+		{os.ErrDeadlineExceeded, retry.ClassUnknown},
+		{&url.Error{Op: "Post", Err: os.ErrDeadlineExceeded}, retry.ClassUnknown},
+		{errors.Join(errors.New("book"), fmt.Errorf("a: %w", os.ErrDeadlineExceeded)), retry.ClassUnknown},
 	} {
 		if got := retry.ClassifyNet(tc.err); got != tc.want {
 			t.Errorf("ClassifyNet(%v) = %q, want %q", tc.err, got, tc.want)
