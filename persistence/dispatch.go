@@ -3,7 +3,6 @@ package persistence
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/lib/pq"
@@ -48,62 +47,76 @@ func (s *Postgres) Undispatched(ctx context.Context, limit int) ([]Wake, error) 
 	return s.wakes(ctx, "find undispatched tasks", undispatchedSQL, s.cfg.Service, limit)
 }
 
+const wakesSQL = `
+	SELECT ` + wakeColumns + ` FROM {schema}.task t
+	WHERE t.id = ANY($1::bigint[]) AND t.service = $2 AND t.status = 'WAIT'`
+
 // Wakes implements Store.
 func (s *Postgres) Wakes(ctx context.Context, ids []int64) ([]Wake, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	return s.wakes(ctx, "read wake-ups", `
-		SELECT `+wakeColumns+` FROM {schema}.task t
-		WHERE t.id = ANY($1::bigint[]) AND t.service = $2 AND t.status = 'WAIT'`, pq.Array(ids), s.cfg.Service)
+	return s.wakes(ctx, "read wake-ups", wakesSQL, pq.Array(ids), s.cfg.Service)
 }
 
 const dispatchedSQL = `
+	WITH l AS (
+		SELECT t.id FROM {schema}.task t JOIN unnest($1::bigint[], $2::timestamptz[]) AS w(id, seen) ON t.id = w.id
+		WHERE t.id = ANY($1::bigint[]) AND t.service = $5 AND t.status = 'WAIT' AND t.dispatch_after = w.seen
+		ORDER BY t.id FOR NO KEY UPDATE OF t
+	)
 	UPDATE {schema}.task t
 	SET dispatches = LEAST(t.dispatches + 1, 1000),
 		dispatch_after = GREATEST(t.next_at, clock_timestamp())
 			+ LEAST($3::bigint * 2 ^ LEAST(t.dispatches, 20), $4::bigint) * interval '1 microsecond'
-	FROM unnest($1::bigint[], $2::timestamptz[]) AS w(id, seen)
-	WHERE t.id = w.id AND t.id = ANY($1::bigint[]) AND t.status = 'WAIT' AND t.dispatch_after = w.seen`
+	FROM l WHERE t.id = l.id`
 
 // Dispatched implements Store.
 func (s *Postgres) Dispatched(ctx context.Context, wakes []Wake) error {
 	if len(wakes) == 0 {
 		return nil
 	}
-	wakes = slices.Clone(wakes)
-	slices.SortFunc(wakes, func(a, b Wake) int { return int(min(max(a.ID-b.ID, -1), 1)) })
 	ids, seen := make([]int64, len(wakes)), make([]string, len(wakes))
 	for i, w := range wakes {
 		ids[i], seen[i] = w.ID, w.Seen.Format(time.RFC3339Nano)
 	}
-	return s.exec(ctx, "push out dispatch times", dispatchedSQL, pq.Array(ids), pq.Array(seen), micros(DispatchGap), micros(MaxDispatchGap))
+	return s.exec(ctx, "push out dispatch times", dispatchedSQL, pq.Array(ids), pq.Array(seen), micros(DispatchGap), micros(MaxDispatchGap), s.cfg.Service)
 }
+
+const redispatchSQL = `
+	WITH l AS (
+		SELECT t.id FROM {schema}.task t
+		WHERE t.id = ANY($1::bigint[]) AND t.service = $4 AND t.status = 'WAIT'
+		ORDER BY t.id FOR NO KEY UPDATE
+	)
+	UPDATE {schema}.task t
+	SET dispatch_after = GREATEST(t.next_at, clock_timestamp() + $2::bigint * interval '1 microsecond') + $3::bigint * interval '1 microsecond'
+	FROM l WHERE t.id = l.id
+	RETURNING ` + wakeColumns
 
 // Redispatch implements Store.
 func (s *Postgres) Redispatch(ctx context.Context, ids []int64, d time.Duration) ([]Wake, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	ids = slices.Clone(ids)
-	slices.Sort(ids)
-	return s.wakes(ctx, "put wake-ups off", `
-		UPDATE {schema}.task t
-		SET dispatch_after = GREATEST(t.next_at, clock_timestamp() + $2::bigint * interval '1 microsecond') + $3::bigint * interval '1 microsecond'
-		WHERE t.id = ANY($1::bigint[]) AND t.service = $4 AND t.status = 'WAIT'
-		RETURNING `+wakeColumns, pq.Array(ids), micros(d), micros(DispatchGap), s.cfg.Service)
+	return s.wakes(ctx, "put wake-ups off", redispatchSQL, pq.Array(ids), micros(d), micros(DispatchGap), s.cfg.Service)
 }
+
+const undeliveredSQL = `
+	WITH l AS (
+		SELECT t.id FROM {schema}.task t
+		WHERE t.id = ANY($1::bigint[]) AND t.service = $2 AND t.status = 'WAIT' AND t.dispatch_after > t.next_at
+		ORDER BY t.id FOR NO KEY UPDATE
+	)
+	UPDATE {schema}.task t SET dispatch_after = t.next_at
+	FROM l WHERE t.id = l.id`
 
 // Undelivered implements Store. A task beyond the horizon keeps its time.
 func (s *Postgres) Undelivered(ctx context.Context, ids []int64) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	ids = slices.Clone(ids)
-	slices.Sort(ids)
-	return s.exec(ctx, "note undelivered wake-ups", `
-		UPDATE {schema}.task t SET dispatch_after = t.next_at
-		WHERE t.id = ANY($1::bigint[]) AND t.service = $2 AND t.status = 'WAIT' AND t.dispatch_after > t.next_at`, pq.Array(ids), s.cfg.Service)
+	return s.exec(ctx, "note undelivered wake-ups", undeliveredSQL, pq.Array(ids), s.cfg.Service)
 }
 
 func (s *Postgres) exec(ctx context.Context, doing, stmt string, args ...any) error {

@@ -2,9 +2,8 @@ package persistence
 
 import (
 	"context"
-	"fmt"
-	"slices"
 
+	"github.com/google/uuid"
 	"github.com/lib/pq"
 
 	"github.com/spillway-mq/spillway/retry"
@@ -38,23 +37,32 @@ const eventSQL = `, j AS (
 	FROM u JOIN r ON r.id = u.id
 		JOIN unnest($1::bigint[], $12::boolean[], $13::bigint[], $14::text[], $15::text[], $16::text[], $17::text[], $18::text[])
 			AS e(id, has, policy, was, actor, note, facts, decision) ON e.id = u.id AND e.has
-)`
+) SELECT id FROM u`
 
-const finishSQL = resultSQL + `, u AS (
+const finishSQL = resultSQL + `, l AS (
+	SELECT t.id FROM {schema}.task t JOIN r ON r.id = t.id
+	WHERE t.id = ANY($1::bigint[]) AND t.claim_token = NULLIF(r.token, '')::uuid AND t.status = 'EXECUTING'
+	ORDER BY t.id FOR NO KEY UPDATE OF t
+), u AS (
 	UPDATE {schema}.task t SET ` + setSQL + `
-	FROM r WHERE t.id = r.id AND t.id = ANY($1::bigint[]) AND t.claim_token = r.token::uuid AND t.status = 'EXECUTING'
+	FROM l JOIN r ON r.id = l.id WHERE t.id = l.id
 	RETURNING t.id, t.attempt
-)`
+)` + eventSQL
 
-// An expired claim's token is taken off, since whoever held it has lost it.
-// What the scan saw is checked again.
-const expireSQL = resultSQL + `, u AS (
-	UPDATE {schema}.task t SET ` + setSQL + `, claim_token = NULL, crashes = t.crashes + 1, uncharged = t.uncharged + 1
-	FROM r WHERE t.id = r.id AND t.id = ANY($1::bigint[]) AND t.status IN ('INIT', 'EXECUTING')
+// What the scan saw is checked again. The claim's token gives way to one made for this
+// call: whoever held the claim has lost it, and a second run of the statement finds
+// what the first did.
+const expireSQL = resultSQL + `, l AS (
+	SELECT t.id FROM {schema}.task t JOIN r ON r.id = t.id
+	WHERE t.id = ANY($1::bigint[]) AND t.service = $19 AND t.status IN ('INIT', 'EXECUTING')
 		AND t.claim_token IS NOT DISTINCT FROM NULLIF(r.token, '')::uuid
 		AND (t.lease_until IS NULL OR t.lease_until < clock_timestamp())
+	ORDER BY t.id FOR NO KEY UPDATE OF t
+), u AS (
+	UPDATE {schema}.task t SET ` + setSQL + `, claim_token = $20::uuid, crashes = t.crashes + 1, uncharged = t.uncharged + 1
+	FROM l JOIN r ON r.id = l.id WHERE t.id = l.id
 	RETURNING t.id, t.attempt
-)`
+)` + eventSQL
 
 // Finish implements Store.
 func (s *Postgres) Finish(ctx context.Context, results []Result) ([]Finished, error) {
@@ -70,18 +78,16 @@ func (s *Postgres) Finish(ctx context.Context, results []Result) ([]Finished, er
 		// the second run found nothing left to do.
 		var missing []Claim
 		for _, r := range results {
-			if !applied[r.ID] {
+			if !applied[r.ID] && r.Token != "" {
 				missing = append(missing, r.Claim)
 			}
 		}
 		ids, tokens := split(missing)
-		again, err := s.changedIDs(ctx, "look at finished tasks", `
-			SELECT t.id FROM {schema}.task t JOIN unnest($1::bigint[], $2::uuid[]) AS c(id, token) ON t.id = c.id
-			WHERE t.id = ANY($1::bigint[]) AND t.claim_token = c.token AND t.status <> 'EXECUTING'`, pq.Array(ids), pq.Array(tokens))
+		before, err := s.changedIDs(ctx, "look at finished tasks", finishedSQL, pq.Array(ids), pq.Array(tokens))
 		if err != nil {
 			return nil, err
 		}
-		for _, id := range again {
+		for _, id := range before {
 			applied[id] = true
 		}
 	}
@@ -92,30 +98,50 @@ func (s *Postgres) Finish(ctx context.Context, results []Result) ([]Finished, er
 	return out, nil
 }
 
+const finishedSQL = `
+	SELECT t.id FROM {schema}.task t JOIN unnest($1::bigint[], $2::uuid[]) AS c(id, token) ON t.id = c.id
+	WHERE t.id = ANY($1::bigint[]) AND t.claim_token = c.token AND t.status <> 'EXECUTING'`
+
 // Expire implements Store.
 func (s *Postgres) Expire(ctx context.Context, results []Result) ([]int64, error) {
 	if len(results) == 0 {
 		return nil, nil
 	}
-	applied, err := s.end(ctx, "expire claims", expireSQL, "", results)
+	mark := uuid.NewString()
+	applied, err := s.end(ctx, "expire claims", expireSQL, "", results, s.cfg.Service, mark)
 	if err != nil {
 		return nil, err
 	}
-	var ids []int64
+	ids := make([]int64, 0, len(results))
 	for _, r := range results {
-		if applied[r.ID] {
-			ids = append(ids, r.ID)
-		}
+		ids = append(ids, r.ID)
+	}
+	if len(applied) < len(results) {
+		return s.marked(ctx, ids, mark)
 	}
 	return ids, nil
 }
 
 // end runs a statement that ends attempts, with its journal rows. was is the
 // status that the journal names as the one before, where an event does not.
-func (s *Postgres) end(ctx context.Context, doing, stmt string, was retry.Status, results []Result) (map[int64]bool, error) {
-	// In order of id, as claims are, so that two batches do not lock each other out.
-	results = slices.Clone(results)
-	slices.SortFunc(results, func(a, b Result) int { return int(min(max(a.ID-b.ID, -1), 1)) })
+func (s *Postgres) end(ctx context.Context, doing, stmt string, was retry.Status, results []Result, more ...any) (map[int64]bool, error) {
+	params, err := s.resultParams(was, results)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := s.changedIDs(ctx, doing, stmt, append(params, more...)...)
+	if err != nil {
+		return nil, err
+	}
+	applied := make(map[int64]bool, len(ids))
+	for _, id := range ids {
+		applied[id] = true
+	}
+	return applied, nil
+}
+
+// resultParams are the parameters of resultSQL, setSQL and eventSQL.
+func (s *Postgres) resultParams(was retry.Status, results []Result) ([]any, error) {
 	n := len(results)
 	ids, delays := make([]int64, n), make([]int64, n)
 	tokens, statuses, reasons, classes, errs, from := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
@@ -136,23 +162,8 @@ func (s *Postgres) end(ctx context.Context, doing, stmt string, was retry.Status
 			return nil, err
 		}
 	}
-	params := []any{pq.Array(ids), pq.Array(tokens), pq.Array(statuses), pq.Array(reasons), pq.Array(delays), pq.Array(classes), pq.Array(errs),
-		pq.Array(unknown), micros(s.cfg.Horizon), micros(s.lead()), micros(DispatchGap)}
-	if events.any() {
-		stmt += eventSQL
-		params = append(params, pq.Array(events.has), pq.Array(events.policy), pq.Array(from), pq.Array(events.actor), pq.Array(events.note),
-			pq.Array(events.facts), pq.Array(events.decision))
-	}
-	applied := make(map[int64]bool, n)
-	err := again(ctx, func() error {
-		rows, err := s.db.QueryContext(ctx, s.q(stmt+` SELECT id FROM u`), params...)
-		if err != nil {
-			return err
-		}
-		return eachID(rows, func(id int64) { applied[id] = true })
-	})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", doing, err)
-	}
-	return applied, nil
+	return []any{pq.Array(ids), pq.Array(tokens), pq.Array(statuses), pq.Array(reasons), pq.Array(delays), pq.Array(classes), pq.Array(errs),
+		pq.Array(unknown), micros(s.cfg.Horizon), micros(s.lead()), micros(DispatchGap),
+		pq.Array(events.has), pq.Array(events.policy), pq.Array(from), pq.Array(events.actor), pq.Array(events.note),
+		pq.Array(events.facts), pq.Array(events.decision)}, nil
 }

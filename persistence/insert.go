@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/lib/pq"
 
@@ -20,14 +22,22 @@ import (
 // a batch of large tasks does not become one huge message.
 const maxBatchBytes = 8 << 20
 
-// Insert implements Store. All tasks are stored in one transaction where they need more
-// than one statement.
+// Insert implements Store. One statement does it, or one transaction where that is not
+// enough.
 func (s *Postgres) Insert(ctx context.Context, tasks []NewTask) ([]Inserted, error) {
+	if len(tasks) == 0 {
+		return nil, nil
+	}
+	// Before the transaction, which would hold a connection while this waits for another.
+	batch, err := s.complete(ctx, tasks, s.NextIDs)
+	if err != nil {
+		return nil, err
+	}
 	var out []Inserted
-	err := again(ctx, func() error {
-		if len(chunks(tasks)) <= 1 {
+	err = again(ctx, func() error {
+		if batch.single() {
 			var err error
-			out, err = s.insert(ctx, s.db, tasks, false)
+			out, err = s.insert(ctx, s.db, batch, false)
 			return err
 		}
 		tx, err := s.db.BeginTxx(ctx, nil)
@@ -35,55 +45,67 @@ func (s *Postgres) Insert(ctx context.Context, tasks []NewTask) ([]Inserted, err
 			return fmt.Errorf("begin insert: %w", err)
 		}
 		defer func() { _ = tx.Rollback() }() // after Commit it does nothing
-		if out, err = s.insert(ctx, tx, tasks, false); err != nil {
+		if out, err = s.insert(ctx, tx, batch, false); err != nil {
 			return err
 		}
 		return wrap(tx.Commit(), "commit insert")
 	})
-	return out, err
-}
-
-// InsertTx implements Store.
-func (s *Postgres) InsertTx(ctx context.Context, tx Tx, tasks []NewTask) ([]Inserted, error) {
-	return s.insert(ctx, tx, tasks, true)
-}
-
-// chunks splits tasks by the size of their arguments.
-func chunks(tasks []NewTask) [][]NewTask {
-	var out [][]NewTask
-	start, size := 0, 0
-	for i, t := range tasks {
-		if size += len(t.Args); size > maxBatchBytes && i > start {
-			out = append(out, tasks[start:i])
-			start, size = i, len(t.Args)
-		}
-	}
-	return append(out, tasks[start:])
-}
-
-func (s *Postgres) insert(ctx context.Context, tx Tx, tasks []NewTask, inTx bool) ([]Inserted, error) {
-	if len(tasks) == 0 {
-		return nil, nil
-	}
-	tasks = slices.Clone(tasks)
-	if err := s.complete(ctx, tasks); err != nil {
+	if err != nil {
 		return nil, err
-	}
-	out := make([]Inserted, 0, len(tasks))
-	for _, chunk := range chunks(tasks) {
-		part, err := s.insertChunk(ctx, tx, chunk, inTx)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, part...)
 	}
 	return out, nil
 }
 
-// complete gives every task an id and a key.
-func (s *Postgres) complete(ctx context.Context, tasks []NewTask) error {
+// InsertTx implements Store.
+func (s *Postgres) InsertTx(ctx context.Context, tx Tx, tasks []NewTask) ([]Inserted, error) {
+	if len(tasks) == 0 {
+		return nil, nil
+	}
+	batch, err := s.complete(ctx, tasks, func(ctx context.Context, n int) ([]int64, error) { return s.nextIDsTx(ctx, tx, n) })
+	if err != nil {
+		return nil, err
+	}
+	return s.insert(ctx, tx, batch, true)
+}
+
+// insertBatch is tasks in the order in which they are inserted: by scene and key, so
+// that two batches that share keys do not lock each other out.
+type insertBatch struct {
+	tasks []NewTask
+	place []int // of each task in what the caller gave
+}
+
+// single reports whether one statement will do, which is all or nothing by itself.
+// Taking a key over needs another.
+func (b insertBatch) single() bool {
+	return len(b.chunks()) == 1 && !slices.ContainsFunc(b.tasks, func(t NewTask) bool { return t.ReuseKey })
+}
+
+// chunks splits the tasks by the size of their arguments: [from, to) each.
+func (b insertBatch) chunks() [][2]int {
+	var out [][2]int
+	start, size := 0, 0
+	for i, t := range b.tasks {
+		if size += len(t.Args); size > maxBatchBytes && i > start {
+			out = append(out, [2]int{start, i})
+			start, size = i, len(t.Args)
+		}
+	}
+	return append(out, [2]int{start, len(b.tasks)})
+}
+
+// complete checks the tasks and gives each an id, a key and a status.
+func (s *Postgres) complete(ctx context.Context, given []NewTask, nextIDs func(context.Context, int) ([]int64, error)) (insertBatch, error) {
+	tasks := slices.Clone(given)
 	missing := 0
-	for _, t := range tasks {
+	for i := range tasks {
+		t := &tasks[i]
+		if t.Status == "" {
+			t.Status = retry.StatusWait
+		}
+		if err := checkNewTask(t); err != nil {
+			return insertBatch{}, fmt.Errorf("task %d of %d: %w", i+1, len(tasks), err)
+		}
 		if t.ID == 0 {
 			missing++
 		}
@@ -91,10 +113,11 @@ func (s *Postgres) complete(ctx context.Context, tasks []NewTask) error {
 	var ids []int64
 	if missing > 0 {
 		var err error
-		if ids, err = s.NextIDs(ctx, missing); err != nil {
-			return err
+		if ids, err = nextIDs(ctx, missing); err != nil {
+			return insertBatch{}, err
 		}
 	}
+	b := insertBatch{place: make([]int, len(tasks)), tasks: make([]NewTask, len(tasks))}
 	for i := range tasks {
 		t := &tasks[i]
 		if t.ID == 0 {
@@ -103,23 +126,83 @@ func (s *Postgres) complete(ctx context.Context, tasks []NewTask) error {
 		if t.Key == "" {
 			t.Key = "auto:" + strconv.FormatInt(t.ID, 10)
 		}
-		if t.Status == "" {
-			t.Status = retry.StatusWait
+		b.place[i] = i
+	}
+	// Stable: of two with one key the first one given gets it.
+	slices.SortStableFunc(b.place, func(i, j int) int {
+		return cmp.Or(cmp.Compare(tasks[i].Scene, tasks[j].Scene), cmp.Compare(tasks[i].Key, tasks[j].Key))
+	})
+	for at, i := range b.place {
+		b.tasks[at] = tasks[i]
+	}
+	return b, nil
+}
+
+// checkNewTask finds what Postgres would refuse, and with it the whole batch.
+func checkNewTask(t *NewTask) error {
+	errs := []error{retry.CheckScene(t.Scene)}
+	bad := func(field string, value any, allowed string) {
+		errs = append(errs, retry.NewFieldError(field, value, allowed))
+	}
+	if t.Key != "" {
+		errs = append(errs, retry.CheckKey(t.Key))
+	}
+	if t.Status != retry.StatusWait && t.Status != retry.StatusManualReview {
+		bad("status", string(t.Status), "WAIT or MANUAL_REVIEW for a new task")
+	}
+	if t.ID < 0 {
+		bad("id", t.ID, "above 0, or 0 for a fresh one")
+	}
+	if t.Delay < 0 {
+		bad("delay", t.Delay, "0 (at once) or more")
+	}
+	if t.Deadline < 0 {
+		bad("deadline", t.Deadline, "0 (none) or more")
+	}
+	if t.Workflow != "" {
+		if !storable(t.Workflow) || len(t.Workflow) > retry.MaxKeyLen {
+			bad("workflow", t.Workflow, "1 to 255 bytes of UTF-8 without NUL")
 		}
-		if t.Status != retry.StatusWait && t.Status != retry.StatusManualReview {
-			return retry.NewFieldError("status", string(t.Status), "WAIT or MANUAL_REVIEW for a new task")
+		if t.Deadline == 0 {
+			bad("deadline", t.Deadline, "above 0 where a workflow is named")
 		}
 	}
-	return nil
+	if !storable(t.ContentType) || len(t.ContentType) > retry.MaxKeyLen {
+		bad("content type", t.ContentType, "at most 255 bytes of UTF-8 without NUL")
+	}
+	for k, v := range t.Headers {
+		if !storable(k) || !storable(v) {
+			bad("headers", k+": "+v, "UTF-8 without NUL")
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// storable reports whether Postgres can keep s as text.
+func storable(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
+
+// insert stores a batch chunk by chunk and puts the outcomes into the caller's order.
+func (s *Postgres) insert(ctx context.Context, tx Tx, b insertBatch, inTx bool) ([]Inserted, error) {
+	if err := s.saveWorkflows(ctx, tx, b.tasks); err != nil {
+		return nil, err
+	}
+	out := make([]Inserted, len(b.tasks))
+	for _, c := range b.chunks() {
+		part, err := s.insertChunk(ctx, tx, b.tasks[c[0]:c[1]], inTx)
+		if err != nil {
+			return nil, err
+		}
+		for i, in := range part {
+			out[b.place[c[0]+i]] = in
+		}
+	}
+	return out, nil
 }
 
 // insertChunk inserts, finds out who holds the keys of those that were not
 // inserted, takes over the keys that may be reused, and starts again for these and
 // for those whose holder has gone meanwhile.
 func (s *Postgres) insertChunk(ctx context.Context, tx Tx, tasks []NewTask, inTx bool) ([]Inserted, error) {
-	if err := s.saveWorkflows(ctx, tx, tasks); err != nil {
-		return nil, err
-	}
 	out := make([]Inserted, len(tasks))
 	todo := make([]int, len(tasks))
 	for i := range tasks {
@@ -127,7 +210,7 @@ func (s *Postgres) insertChunk(ctx context.Context, tx Tx, tasks []NewTask, inTx
 	}
 	for round := 0; len(todo) > 0; round++ {
 		if round == 5 {
-			return nil, fmt.Errorf("insert: the keys of %d tasks keep changing hands", len(todo))
+			return nil, fmt.Errorf("insert: the keys of %d tasks keep changing hands, or their ids are taken by tasks with other keys", len(todo))
 		}
 		created, err := s.insertRows(ctx, tx, tasks, todo, inTx)
 		if err != nil {
@@ -140,7 +223,7 @@ func (s *Postgres) insertChunk(ctx context.Context, tx Tx, tasks []NewTask, inTx
 				rest = append(rest, i)
 				continue
 			}
-			out[i] = s.inserted(t)
+			out[i] = s.inserted(t, t.Status)
 		}
 		if todo, err = s.resolve(ctx, tx, tasks, rest, out); err != nil {
 			return nil, err
@@ -149,9 +232,10 @@ func (s *Postgres) insertChunk(ctx context.Context, tx Tx, tasks []NewTask, inTx
 	return out, nil
 }
 
-func (s *Postgres) inserted(t *NewTask) Inserted {
-	in := Inserted{ID: t.ID, Created: true, Status: t.Status}
-	if t.Status == retry.StatusWait {
+// inserted is what is said of a task whose row is there, in that status.
+func (s *Postgres) inserted(t *NewTask, status retry.Status) Inserted {
+	in := Inserted{ID: t.ID, Created: true, Status: status}
+	if status == retry.StatusWait {
 		in.Delay, in.Far = t.Delay, t.Delay > s.cfg.Horizon
 	}
 	return in
@@ -161,21 +245,23 @@ const insertSQL = `
 WITH n AS (
 	SELECT * FROM unnest($2::bigint[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::text[], $9::bigint[],
 		$10::bigint[], $11::text[], $12::text[], $13::text[], $14::text[], $15::boolean[])
-		AS n(id, scene, key, status, args, content_type, headers, delay, deadline, workflow, stop_reason, last_error, last_class, has_event)
+		WITH ORDINALITY AS n(id, scene, key, status, args, content_type, headers, delay, deadline, workflow, stop_reason, last_error,
+			last_class, has_event, place)
 ), clock AS MATERIALIZED (
 	SELECT clock_timestamp() AS now
 ), i AS (
 	INSERT INTO {schema}.task (id, service, scene, key, status, args, content_type, headers, created_at, next_at, dispatch_after,
-		deadline_at, workflow, stop_reason, last_error, last_class, unknown)
+		deadline_at, time_limit, workflow, stop_reason, last_error, last_class, unknown)
 	SELECT n.id, $1, n.scene, n.key, n.status, n.args, n.content_type, NULLIF(n.headers, '')::jsonb, clock.now,
 		clock.now + n.delay * interval '1 microsecond',
 		CASE WHEN n.delay > $16::bigint THEN clock.now + (n.delay - $17::bigint) * interval '1 microsecond'
 		     WHEN $19::boolean THEN clock.now + LEAST(n.delay, $18::bigint) * interval '1 microsecond'
 		     ELSE clock.now + (n.delay + $18::bigint) * interval '1 microsecond' END,
 		COALESCE(w.deadline_at, clock.now + NULLIF(n.deadline, 0) * interval '1 microsecond'),
+		COALESCE(w.deadline_at - clock.now, NULLIF(n.deadline, 0) * interval '1 microsecond'),
 		NULLIF(n.workflow, ''), NULLIF(n.stop_reason, ''), NULLIF(n.last_error, ''), NULLIF(n.last_class, ''), n.last_class = 'unknown'
 	FROM n CROSS JOIN clock LEFT JOIN {schema}.workflow w ON n.workflow <> '' AND w.service = $1 AND w.name = n.workflow
-	ORDER BY n.scene, n.key
+	ORDER BY n.place
 	ON CONFLICT DO NOTHING
 	RETURNING id
 )`
@@ -249,6 +335,24 @@ func (s *Postgres) insertRows(ctx context.Context, tx Tx, tasks []NewTask, todo 
 // the scan: nearly the horizon, so that late scans still have time.
 func (s *Postgres) lead() time.Duration { return s.cfg.Horizon - s.cfg.Horizon/16 }
 
+// A task that has lost its key since is still found by its id.
+const holdersSQL = `
+	SELECT t.scene, t.key, t.id, t.status, t.args, t.content_type, t.holds_key
+	FROM unnest($2::text[], $3::text[]) AS n(scene, key)
+		JOIN {schema}.task t ON t.service = $1 AND t.scene = n.scene AND t.key = n.key AND t.holds_key
+	UNION ALL
+	SELECT t.scene, t.key, t.id, t.status, t.args, t.content_type, false
+	FROM unnest($2::text[], $3::text[], $4::bigint[]) AS n(scene, key, id)
+		JOIN {schema}.task t ON t.id = n.id AND t.service = $1 AND t.scene = n.scene AND t.key = n.key AND NOT t.holds_key`
+
+const dropKeysSQL = `
+	WITH l AS (
+		SELECT t.id FROM {schema}.task t
+		WHERE t.id = ANY($1::bigint[]) AND t.holds_key AND t.status IN ('SUCCESS', 'FAILED', 'CANCELLED')
+		ORDER BY t.id FOR UPDATE
+	)
+	UPDATE {schema}.task t SET holds_key = false FROM l WHERE t.id = l.id`
+
 // resolve looks up who holds the keys of tasks[todo...], fills in what is
 // clear and returns those to insert again.
 func (s *Postgres) resolve(ctx context.Context, tx Tx, tasks []NewTask, todo []int, out []Inserted) ([]int, error) {
@@ -262,26 +366,27 @@ func (s *Postgres) resolve(ctx context.Context, tx Tx, tasks []NewTask, todo []i
 		args        []byte
 		contentType string
 	}
-	holders := map[place]holder{}
+	byID, byKey := map[int64]holder{}, map[place]holder{}
+	var ids []int64
 	var scenes, keys []string
 	for _, i := range todo {
-		scenes, keys = append(scenes, tasks[i].Scene), append(keys, tasks[i].Key)
+		ids, scenes, keys = append(ids, tasks[i].ID), append(scenes, tasks[i].Scene), append(keys, tasks[i].Key)
 	}
-	rows, err := tx.QueryContext(ctx, s.q(`
-		SELECT t.scene, t.key, t.id, t.status, t.args, t.content_type
-		FROM unnest($2::text[], $3::text[]) AS n(scene, key)
-			JOIN {schema}.task t ON t.service = $1 AND t.scene = n.scene AND t.key = n.key AND t.holds_key`),
-		s.cfg.Service, pq.Array(scenes), pq.Array(keys))
+	rows, err := tx.QueryContext(ctx, s.q(holdersSQL), s.cfg.Service, pq.Array(scenes), pq.Array(keys), pq.Array(ids))
 	if err != nil {
 		return nil, fmt.Errorf("find holders of keys: %w", err)
 	}
 	err = each(rows, func() error {
 		var p place
 		var h holder
-		if err := rows.Scan(&p.scene, &p.key, &h.id, &h.status, &h.args, &h.contentType); err != nil {
+		var holds bool
+		if err := rows.Scan(&p.scene, &p.key, &h.id, &h.status, &h.args, &h.contentType, &holds); err != nil {
 			return err
 		}
-		holders[p] = h
+		byID[h.id] = h
+		if holds {
+			byKey[p] = h
+		}
 		return nil
 	})
 	if err != nil {
@@ -291,12 +396,16 @@ func (s *Postgres) resolve(ctx context.Context, tx Tx, tasks []NewTask, todo []i
 	var reuse []int64
 	for _, i := range todo {
 		t := &tasks[i]
-		h, ok := holders[place{t.Scene, t.Key}]
+		if h, ok := byID[t.ID]; ok {
+			// Our own row: the driver ran our insert twice, or the caller came
+			// again with the same id.
+			out[i] = s.inserted(t, h.status)
+			continue
+		}
+		h, ok := byKey[place{t.Scene, t.Key}]
 		switch {
 		case !ok: // the holder has gone meanwhile
 			rest = append(rest, i)
-		case h.id == t.ID: // the driver ran our insert twice
-			out[i] = s.inserted(t)
 		case t.ReuseKey && h.status.Terminal():
 			reuse, rest = append(reuse, h.id), append(rest, i)
 		default:
@@ -304,10 +413,7 @@ func (s *Postgres) resolve(ctx context.Context, tx Tx, tasks []NewTask, todo []i
 		}
 	}
 	if len(reuse) > 0 {
-		slices.Sort(reuse)
-		_, err := tx.ExecContext(ctx, s.q(`
-			UPDATE {schema}.task SET holds_key = false
-			WHERE id = ANY($1::bigint[]) AND holds_key AND status IN ('SUCCESS', 'FAILED', 'CANCELLED')`), pq.Array(reuse))
+		_, err := tx.ExecContext(ctx, s.q(dropKeysSQL), pq.Array(reuse))
 		if err != nil {
 			return nil, fmt.Errorf("release keys of ended tasks: %w", err)
 		}
@@ -326,9 +432,6 @@ func (s *Postgres) saveWorkflows(ctx context.Context, tx Tx, tasks []NewTask) er
 		if t.Workflow == "" {
 			continue
 		}
-		if t.Deadline <= 0 {
-			return retry.NewFieldError("deadline", t.Deadline, "above 0 where a workflow is named")
-		}
 		if !slices.ContainsFunc(list, func(w wf) bool { return w.name == t.Workflow }) {
 			list = append(list, wf{t.Workflow, micros(t.Deadline)})
 		}
@@ -341,13 +444,15 @@ func (s *Postgres) saveWorkflows(ctx context.Context, tx Tx, tasks []NewTask) er
 	for i, w := range list {
 		names[i], deadlines[i] = w.name, w.deadline
 	}
-	_, err := tx.ExecContext(ctx, s.q(`
+	_, err := tx.ExecContext(ctx, s.q(workflowSQL), s.cfg.Service, pq.Array(names), pq.Array(deadlines))
+	return wrap(err, "save workflow deadlines")
+}
+
+const workflowSQL = `
 		INSERT INTO {schema}.workflow (service, name, deadline_at)
 		SELECT $1, w.name, clock_timestamp() + w.deadline * interval '1 microsecond' FROM unnest($2::text[], $3::bigint[]) AS w(name, deadline)
 		ORDER BY w.name
-		ON CONFLICT DO NOTHING`), s.cfg.Service, pq.Array(names), pq.Array(deadlines))
-	return wrap(err, "save workflow deadlines")
-}
+		ON CONFLICT DO NOTHING`
 
 type rowsIter interface {
 	Next() bool

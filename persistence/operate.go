@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/lib/pq"
 
 	"github.com/spillway-mq/spillway/retry"
@@ -30,17 +31,18 @@ var verbs = map[Verb]struct {
 // crashes so far no longer count, and the time that the deadline gave is given again.
 const operateSQL = `
 WITH old AS (
-	SELECT t.id, t.status AS was FROM {schema}.task t WHERE t.id = $1 AND t.service = $2 AND t.status = ANY($4::text[]) FOR UPDATE
+	SELECT t.id, t.status AS was FROM {schema}.task t WHERE t.id = $1 AND t.service = $2 AND t.status = ANY($4::text[])
+		AND t.claim_token IS DISTINCT FROM $9::uuid FOR UPDATE
 ), u AS (
 	UPDATE {schema}.task t
-	SET status = $3, claim_token = NULL, lease_until = NULL, dispatches = 0,
+	SET status = $3, claim_token = $9::uuid, lease_until = NULL, dispatches = 0,
 		finished_at = CASE WHEN $3 IN ('SUCCESS', 'FAILED', 'CANCELLED') THEN clock_timestamp() END,
 		stop_reason = CASE WHEN $3 IN ('FAILED', 'CANCELLED') THEN $5 END,
 		next_at = CASE WHEN $3 = 'WAIT' THEN clock_timestamp() ELSE t.next_at END,
 		dispatch_after = CASE WHEN $3 = 'WAIT' THEN clock_timestamp() + $8::bigint * interval '1 microsecond' ELSE t.dispatch_after END,
 		uncharged = CASE WHEN $3 = 'WAIT' THEN t.attempt ELSE t.uncharged END,
 		crashes = CASE WHEN $3 = 'WAIT' THEN 0 ELSE t.crashes END,
-		deadline_at = CASE WHEN $3 = 'WAIT' THEN clock_timestamp() + (t.deadline_at - t.created_at) ELSE t.deadline_at END,
+		deadline_at = CASE WHEN $3 = 'WAIT' THEN clock_timestamp() + t.time_limit ELSE t.deadline_at END,
 		holds_key = t.holds_key OR $3 = 'WAIT'
 	FROM old WHERE t.id = old.id
 	RETURNING ` + taskColumns + `, old.was
@@ -60,9 +62,10 @@ func (s *Postgres) Operate(ctx context.Context, a Action) (retry.Task, error) {
 		return retry.Task{}, retry.NewFieldError("actor", a.Actor, "the name of the person who acts")
 	}
 	var t retry.Task
+	mark := uuid.NewString()
 	err := again(ctx, func() error {
 		return scanTask(s.db.QueryRowContext(ctx, s.q(operateSQL), a.ID, s.cfg.Service, string(v.to), pq.Array(v.from), string(v.reason),
-			retry.CutString(a.Actor, maxActorLen), retry.CutString(a.Note, MaxErrorLen), micros(DispatchGap)), &t)
+			retry.CutString(a.Actor, maxActorLen), retry.CutString(a.Note, MaxErrorLen), micros(DispatchGap), mark), &t)
 	})
 	var pe *pq.Error
 	switch {
@@ -76,6 +79,9 @@ func (s *Postgres) Operate(ctx context.Context, a Action) (retry.Task, error) {
 	now, err := s.Get(ctx, a.ID)
 	if err != nil {
 		return retry.Task{}, err
+	}
+	if now.ClaimToken == mark {
+		return now, nil
 	}
 	return now, fmt.Errorf("%w: cannot %s task %d: it is %s, and must be one of %s", retry.ErrState, a.Verb, a.ID, now.Status, strings.Join(v.from, ", "))
 }

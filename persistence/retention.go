@@ -5,16 +5,15 @@ import (
 	"time"
 )
 
-// In one statement a task goes with its journal. The second condition checks
-// again what the first saw: a person may have made the task wait again.
+// In one statement a task goes with its journal. Rows that another sweep or a person has
+// in hand are passed over.
 const sweepSQL = `
 WITH old AS (
 	SELECT t.id FROM {schema}.task t
 	WHERE t.service = $1 AND t.finished_at < (SELECT clock_timestamp()) - $2::bigint * interval '1 microsecond'
-	ORDER BY t.finished_at LIMIT $3
+	ORDER BY t.finished_at LIMIT $3 FOR UPDATE SKIP LOCKED
 ), gone AS (
 	DELETE FROM {schema}.task t WHERE t.id = ANY(ARRAY(SELECT id FROM old))
-		AND t.finished_at < clock_timestamp() - $2::bigint * interval '1 microsecond'
 	RETURNING t.id
 ), events AS (
 	DELETE FROM {schema}.retry_event e WHERE e.task_id = ANY(ARRAY(SELECT id FROM gone))

@@ -8,6 +8,7 @@ CREATE TABLE {schema}.task (
     deadline_at    timestamptz,
     finished_at    timestamptz,
     claim_token    uuid,
+    time_limit     interval, -- what the deadline gave; a person's retry gives it again
     attempt        integer     NOT NULL DEFAULT 0,
     uncharged      integer     NOT NULL DEFAULT 0,
     crashes        integer     NOT NULL DEFAULT 0,
