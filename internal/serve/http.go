@@ -1,0 +1,144 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spillway-mq/spillway/retry"
+)
+
+const (
+	maxDialTime = 5 * time.Second
+	// idleTime is shorter than after what common servers close idle connections (2 s and more): a request sent into such
+	// a close has an unknown outcome, which costs a person's time.
+	idleTime = time.Second
+	// maxDrain is how much of an answer is read so that its connection can be used again.
+	maxDrain = 64 << 10
+)
+
+// idempotencyKey is written in lower case on purpose; header names know no case. Under its usual name net/http takes it
+// for leave to repeat a request that was sent on a connection which then broke, without telling anybody. Whether
+// that is safe is for the scene to say, and the repeat has to be an attempt of its own. Requests of which nothing was
+// written yet are still moved to a fresh connection.
+const idempotencyKey = "idempotency-key"
+
+type httpRunner struct {
+	target     *url.URL
+	headers    map[string]string
+	idempotent bool
+	client     *http.Client
+}
+
+func newHTTPRunner(s Scene, allowHosts []string) *httpRunner {
+	dialTime := maxDialTime
+	if s.Timeout > 0 {
+		// So that a dial ends as a dial (nothing was sent) before the attempt ends as an unknown outcome.
+		dialTime = min(dialTime, s.Timeout/2)
+	}
+	idle := 64
+	if s.Concurrency > 0 {
+		idle = s.Concurrency
+	}
+	return &httpRunner{
+		target: s.HTTP.URL, headers: s.HTTP.Headers, idempotent: s.Unknown == retry.UnknownRepeat,
+		client: &http.Client{
+			// No Proxy: it would reach what the loopback rule keeps out.
+			Transport: &http.Transport{
+				DialContext:            dialer(dialTime, allowHosts),
+				TLSHandshakeTimeout:    dialTime,
+				MaxIdleConns:           idle,
+				MaxIdleConnsPerHost:    idle,
+				IdleConnTimeout:        idleTime,
+				DisableCompression:     true,
+				MaxResponseHeaderBytes: 64 << 10,
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}
+}
+
+// dialer returns a dial function that connects to loopback addresses only, unless the host is allowed by name. The check
+// is on the address that is really connected to, after the name was looked up.
+func dialer(timeout time.Duration, allowHosts []string) func(ctx context.Context, network, address string) (net.Conn, error) {
+	open := &net.Dialer{Timeout: timeout, KeepAlive: 15 * time.Second}
+	strict := *open
+	strict.ControlContext = func(_ context.Context, _, address string, _ syscall.RawConn) error {
+		ap, err := netip.ParseAddrPort(address)
+		if err != nil || !ap.Addr().Unmap().IsLoopback() {
+			return fmt.Errorf("%s is not on this machine, and allow_hosts in the scenes file does not name it", address)
+		}
+		return nil
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		host, _, err := net.SplitHostPort(address)
+		if err == nil && slices.Contains(allowHosts, strings.ToLower(host)) {
+			return open.DialContext(ctx, network, address)
+		}
+		return strict.DialContext(ctx, network, address)
+	}
+}
+
+func (r *httpRunner) run(ctx context.Context, c Call) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.target.String(), bytes.NewReader(c.Task.Args))
+	if err != nil {
+		return fmt.Errorf("make request: %w", err)
+	}
+	for name, value := range c.Task.Headers {
+		// What a task carries along, such as a trace id. The rest would make the request one that cannot be sent.
+		if headerName.MatchString(name) && headerValue.MatchString(value) && !isOwnHeader(name) {
+			req.Header.Set(name, value)
+		}
+	}
+	for name, value := range r.headers {
+		req.Header.Set(name, value)
+	}
+	set := func(name, value string) { req.Header[name] = []string{value} }
+	if req.Header.Get("User-Agent") == "" {
+		set("User-Agent", "spillway")
+	}
+	if ct := c.Task.ContentType; ct != "" && headerValue.MatchString(ct) {
+		set("Content-Type", ct)
+	}
+	set(idempotencyKey, printable(c.Key))
+	set("Spillway-Task-Id", strconv.FormatInt(c.Task.ID, 10))
+	set("Spillway-Scene", c.Task.Scene)
+	set("Spillway-Key", printable(c.Task.Key))
+	set("Spillway-Attempt", strconv.Itoa(c.Attempt))
+	set("Spillway-Unknown", strconv.FormatBool(c.Task.Unknown))
+	if d := deadlineText(c.Deadline); d != "" {
+		set("Spillway-Deadline", d)
+	}
+
+	resp, err := r.client.Do(req)
+	if err != nil {
+		// url.Error repeats the whole address with its query.
+		var ue *url.Error
+		if errors.As(err, &ue) {
+			err = ue.Err
+		}
+		return fmt.Errorf("POST %s: %w", withoutQuery(r.target), err)
+	}
+	defer func() {
+		// The status is the verdict; that the rest of the answer cannot be read changes nothing.
+		_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
+		_ = resp.Body.Close()
+	}()
+	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
+		return nil
+	}
+	// One byte more than is kept, so that a cut is marked as one.
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, retry.MaxHTTPBody+1))
+	return retry.NewHTTPError(resp, string(body), time.Now(), r.idempotent)
+}
