@@ -3,7 +3,6 @@ package persistence
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -174,7 +173,7 @@ func (s *Postgres) changedIDs(ctx context.Context, doing, stmt string, args ...a
 		return eachID(rows, func(id int64) { out = append(out, id) })
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", doing, errors.Join(err, ctx.Err()))
+		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
 	return out, nil
 }

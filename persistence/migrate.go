@@ -30,6 +30,12 @@ const SchemaVersion = 1
 // versionTable is where goose notes what was applied, inside the schema.
 const versionTable = "schema_version"
 
+// How long a Migrator waits while another works, and how often it looks.
+const (
+	lockWait  = 10 * time.Minute
+	lockPause = 200 * time.Millisecond
+)
+
 // Migrator moves a schema from version to version. Several may run at once: a
 // lock row lets one work at a time.
 type Migrator struct {
@@ -65,7 +71,8 @@ func NewMigrator(dsn, schema string, log *slog.Logger) (*Migrator, error) {
 		return nil, err
 	}
 	// A lock row rather than an advisory lock, which would need a session.
-	locker, err := lock.NewPostgresTableLocker(lock.WithTableName(schema + ".schema_lock"))
+	locker, err := lock.NewPostgresTableLocker(lock.WithTableName(schema+".schema_lock"),
+		lock.WithTableLockTimeout(lockPause, uint64(lockWait/lockPause)))
 	if err != nil {
 		return nil, fmt.Errorf("make migration lock: %w", err)
 	}

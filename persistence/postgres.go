@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/url"
+	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -152,39 +152,65 @@ func (s *Postgres) Service() string { return s.cfg.Service }
 
 // Ping connects and asks for nothing.
 func (s *Postgres) Ping(ctx context.Context) error {
-	if err := s.db.PingContext(ctx); err != nil {
-		return fmt.Errorf("reach postgres: %w", err)
-	}
-	return nil
+	// Not PingContext: lib/pq turns each of its errors into "bad connection", for which
+	// database/sql tries again and again.
+	return s.exec(ctx, "reach postgres", `SELECT 1`)
 }
 
 func schemaReplacer(schema string) func(string) string {
 	return func(stmt string) string { return strings.ReplaceAll(stmt, "{schema}", schema) }
 }
 
+const dsnAllowed = "like postgres://user:password@host:5432/database?sslmode=require, or host=… user=… password=… dbname=…"
+
+// badDSN says what is wrong with a DSN without showing any of it: the parsers' own errors
+// repeat the piece that they stumbled over, which can be the password.
+func badDSN(why string) error {
+	return &retry.FieldError{Field: "postgres dsn", Value: "the given value (" + why + ")", Allowed: dsnAllowed}
+}
+
+// checkDSN returns a *retry.FieldError unless lib/pq can read dsn.
+func checkDSN(dsn string) (pq.Config, error) {
+	if strings.TrimSpace(dsn) == "" {
+		return pq.Config{}, badDSN("empty")
+	}
+	isURL := strings.Contains(dsn, "://")
+	if isURL {
+		u, err := url.Parse(dsn)
+		if err != nil {
+			return pq.Config{}, badDSN("not a URL: special characters of the password must be percent-encoded")
+		}
+		if u.Scheme != "postgres" && u.Scheme != "postgresql" {
+			return pq.Config{}, badDSN("a URL, but not of postgres")
+		}
+	}
+	pc, err := pq.NewConfig(dsn)
+	switch {
+	case err == nil:
+		return pc, nil
+	case settingError.MatchString(err.Error()):
+		// About one setting, and none that is checked holds a secret.
+		return pq.Config{}, badDSN(strings.TrimPrefix(err.Error(), "pq: "))
+	case isURL:
+		return pq.Config{}, badDSN("not a URL as lib/pq reads it")
+	default:
+		return pq.Config{}, badDSN("not a list of key=value: values with spaces must be in single quotes")
+	}
+}
+
+var settingError = regexp.MustCompile(`^pq: (wrong value for "(sslmode|sslnegotiation|port|connect_timeout|target_session_attrs|load_balance_hosts)": |unsupported client_encoding|environment variable)`)
+
 // openDB opens a pool. silence is how long a read or write may take; zero
 // means for ever.
 func openDB(dsn string, silence time.Duration) (*sqlx.DB, error) {
-	bad := func(err error) error {
-		// url.Error repeats the URL, and with it the password.
-		var ue *url.Error
-		if errors.As(err, &ue) {
-			err = ue.Err
-		}
-		return fmt.Errorf("%w: %w", &retry.FieldError{Field: "postgres dsn", Value: "the given value",
-			Allowed: "like postgres://user:password@host:5432/database or host=… dbname=…"}, err)
-	}
-	if strings.TrimSpace(dsn) == "" {
-		return nil, retry.NewFieldError("postgres dsn", dsn, "like postgres://user:password@host:5432/database")
-	}
-	pc, err := pq.NewConfig(dsn)
+	pc, err := checkDSN(dsn)
 	if err != nil {
-		return nil, bad(err)
+		return nil, err
 	}
 	if pc.ConnectTimeout <= 0 {
 		pc.ConnectTimeout = DefaultConnectTimeout
 	}
-	if !strings.Contains(dsn, "sslmode") {
+	if pc.SSLMode == "" || !strings.Contains(dsn, "sslmode") && os.Getenv("PGSSLMODE") == "" {
 		pc.SSLMode = pq.SSLModePrefer
 	}
 	if pc.ApplicationName == "" {
@@ -193,63 +219,27 @@ func openDB(dsn string, silence time.Duration) (*sqlx.DB, error) {
 	// One round trip a statement, and no named statements that a pooler would
 	// have to know.
 	pc.BinaryParameters = true
-	connector, err := pq.NewConnectorConfig(pc)
+	pqc, err := pq.NewConnectorConfig(pc)
 	if err != nil {
-		return nil, bad(err)
+		return nil, badDSN("its settings do not fit together")
 	}
-	connector.Dialer(dialer{silence: silence})
-	return sqlx.NewDb(sql.OpenDB(connector), "postgres"), nil
-}
-
-// dialer makes connections on which every read and write has a deadline. lib/pq
-// has none of its own: on a frozen network it would wait for ever.
-type dialer struct{ silence time.Duration }
-
-func (d dialer) Dial(network, address string) (net.Conn, error) {
-	return d.DialContext(context.Background(), network, address)
-}
-
-func (d dialer) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	return d.DialContext(ctx, network, address)
-}
-
-func (d dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	nd := net.Dialer{KeepAlive: 15 * time.Second}
-	c, err := nd.DialContext(ctx, network, address)
-	if err != nil || d.silence <= 0 {
-		return c, err
-	}
-	return &impatientConn{Conn: c, silence: d.silence}, nil
-}
-
-type impatientConn struct {
-	net.Conn
-	silence time.Duration
-}
-
-func (c *impatientConn) Read(p []byte) (int, error) {
-	if err := c.SetReadDeadline(time.Now().Add(c.silence)); err != nil {
-		return 0, err
-	}
-	return c.Conn.Read(p)
-}
-
-func (c *impatientConn) Write(p []byte) (int, error) {
-	if err := c.SetWriteDeadline(time.Now().Add(c.silence)); err != nil {
-		return 0, err
-	}
-	return c.Conn.Write(p)
+	pqc.Dialer(dialer{silence: silence})
+	return sqlx.NewDb(sql.OpenDB(connector{pqc}), "postgres"), nil
 }
 
 // again runs f up to four times while Postgres says that it rolled f back for
-// the sake of another transaction (deadlock, serialisation).
+// the sake of another transaction (deadlock, serialisation). An error after ctx has ended is
+// ctx's too: what the driver says then is only how it noticed.
 func again(ctx context.Context, f func() error) error {
 	for try := 0; ; try++ {
 		err := f()
 		var pe *pq.Error
-		if err == nil || try == 3 || ctx.Err() != nil || !errors.As(err, &pe) || (pe.Code != "40P01" && pe.Code != "40001") {
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil && !errors.Is(err, ctx.Err()):
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case try == 3 || ctx.Err() != nil || !errors.As(err, &pe) || (pe.Code != "40P01" && pe.Code != "40001"):
 			return err
 		}
 	}
