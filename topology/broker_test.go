@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -57,8 +58,8 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// declared declares a topology of its own for the test and removes it after.
-func declared(t testing.TB, conn *amqp.Connection, kind topology.QueueKind) topology.Config {
+// newService names a service of the test's own and removes its topology after.
+func newService(t testing.TB, conn *amqp.Connection, kind topology.QueueKind) topology.Config {
 	t.Helper()
 	cfg := topology.Config{Service: "topology-" + strings.ReplaceAll(uuid.NewString(), "-", "")[:12], Kind: kind}
 	t.Cleanup(func() {
@@ -68,6 +69,13 @@ func declared(t testing.TB, conn *amqp.Connection, kind topology.QueueKind) topo
 			t.Errorf("clean up: %v", err)
 		}
 	})
+	return cfg
+}
+
+// declared declares a topology of the test's own and removes it after.
+func declared(t testing.TB, conn *amqp.Connection, kind topology.QueueKind) topology.Config {
+	t.Helper()
+	cfg := newService(t, conn, kind)
 	start := time.Now()
 	if err := topology.Declare(testContext(t), conn, cfg); err != nil {
 		t.Fatal(err)
@@ -248,4 +256,24 @@ func TestDepth(t *testing.T) {
 	if n, err := topology.Depth(ctx, conn, names.Submit()); n != 3 || err != nil {
 		t.Errorf("depth %d, %v", n, err)
 	}
+}
+
+// Several processes of a service start at the same moment.
+func TestDeclareAtOnce(t *testing.T) {
+	kinds(t, func(t *testing.T, kind topology.QueueKind) {
+		conn := dial(t)
+		cfg := newService(t, conn, kind)
+		ctx := testContext(t)
+		var wg sync.WaitGroup
+		for range 4 {
+			own := dial(t)
+			wg.Go(func() {
+				if err := topology.Declare(ctx, own, cfg); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		expect(t, verify(t, conn, env(t, "SPILLWAY_MANAGEMENT_URL"), cfg))
+	})
 }

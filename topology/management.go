@@ -104,8 +104,7 @@ func (o *object) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// What the API says of each, as far as it matters here. Entities under a
-// policy name it; only queues tell what is in effect.
+// What the API says of each, as far as it matters here.
 type (
 	apiExchange struct {
 		Type       string `json:"type"`
@@ -113,16 +112,12 @@ type (
 		AutoDelete bool   `json:"auto_delete"`
 		Internal   bool   `json:"internal"`
 		Arguments  object `json:"arguments"`
-		Policy     string `json:"policy"`
 	}
 	apiQueue struct {
-		Durable         bool   `json:"durable"`
-		AutoDelete      bool   `json:"auto_delete"`
-		Exclusive       bool   `json:"exclusive"`
-		Arguments       object `json:"arguments"`
-		Policy          string `json:"policy"`
-		OperatorPolicy  string `json:"operator_policy"`
-		EffectivePolicy object `json:"effective_policy_definition"`
+		Durable    bool   `json:"durable"`
+		AutoDelete bool   `json:"auto_delete"`
+		Exclusive  bool   `json:"exclusive"`
+		Arguments  object `json:"arguments"`
 	}
 	apiBinding struct {
 		Source          string `json:"source"`
@@ -132,6 +127,10 @@ type (
 		Arguments       object `json:"arguments"`
 	}
 	apiPolicy struct {
+		Name       string `json:"name"`
+		Pattern    string `json:"pattern"`
+		ApplyTo    string `json:"apply-to"`
+		Priority   int    `json:"priority"`
 		Definition object `json:"definition"`
 	}
 	apiFlag struct {

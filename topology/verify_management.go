@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -39,7 +38,10 @@ func (v *verifier) byManagement(ctx context.Context, conn *amqp.Connection, addr
 			return err
 		}
 	}
-	return v.checkBindings(ctx, m)
+	if err := v.checkBindings(ctx, m); err != nil {
+		return err
+	}
+	return v.checkPolicies(ctx, m)
 }
 
 // sameBroker refuses to compare the plan with another cluster than the one
@@ -102,25 +104,6 @@ func (v *verifier) checkExchange(ctx context.Context, m *management, want Exchan
 	v.checkFlag(KindExchange, want.Name, "auto_delete", false, got.AutoDelete)
 	v.checkFlag(KindExchange, want.Name, "internal", false, got.Internal)
 	v.compareArguments(KindExchange, want.Name, want.Arguments, Arguments(got.Arguments))
-
-	if _, has := want.Arguments["alternate-exchange"]; got.Policy != "" && !has {
-		var policy apiPolicy
-		if err := m.get(ctx, &policy, "policies", m.vhost, got.Policy); errors.Is(err, errNoObject) {
-			return nil // gone in between
-		} else if errors.Is(err, errRefused) {
-			v.addUnseen(fmt.Sprintf("policy %q on exchange %s", got.Policy, want.Name), "policymaker")
-			return nil
-		} else if err != nil {
-			return err
-		}
-		if alternate, ok := policy.Definition["alternate-exchange"]; ok {
-			v.add(Difference{
-				Severity: Risk, Problem: ProblemPolicy, Entity: KindExchange, Name: want.Name,
-				Property: "alternate-exchange", Want: "none", Got: fmt.Sprintf("%v by policy %q", alternate, got.Policy),
-				Fix: fixPolicy(m.vhost, got.Policy, "") + ": the broker no longer returns what it cannot route, so publishers do not hear of it",
-			})
-		}
-	}
 	return nil
 }
 
@@ -136,7 +119,6 @@ func (v *verifier) checkQueue(ctx context.Context, m *management, want Queue) er
 	v.checkFlag(KindQueue, want.Name, "auto_delete", false, got.AutoDelete)
 	v.checkFlag(KindQueue, want.Name, "exclusive", false, got.Exclusive)
 	v.compareArguments(KindQueue, want.Name, want.Arguments, Arguments(got.Arguments))
-	v.checkPolicy(m.vhost, want, got)
 	return nil
 }
 
@@ -144,67 +126,6 @@ func (v *verifier) checkFlag(kind EntityKind, name, property string, want, got b
 	if want != got {
 		v.addProperty(kind, name, property, fmt.Sprint(want), fmt.Sprint(got))
 	}
-}
-
-// Why a policy's key is dangerous: on any queue of ours, on those that
-// consumers read, and on the delay queues. For numbers the broker takes the
-// lower of argument and policy, so a policy can shorten a level.
-var (
-	dangerAnywhere = map[string]string{
-		"expires": "the broker deletes the queue with all messages when it is not used for that long",
-	}
-	dangerWhenRead = map[string]string{
-		"message-ttl": "messages that wait longer are dead-lettered unseen",
-	}
-	dangerInDelay = map[string]string{
-		"message-ttl":             "a lower TTL wakes tasks early",
-		"dead-letter-exchange":    "wake-ups must go to the level's own exchange",
-		"dead-letter-routing-key": "the routing key says how long to wait still",
-		"dead-letter-strategy":    "the strategy is part of the declaration",
-		"overflow":                "at-least-once dead-lettering needs reject-publish",
-		"max-length":              "a full level refuses wake-ups or, if classic, wakes them early",
-		"max-length-bytes":        "a full level refuses wake-ups or, if classic, wakes them early",
-	}
-)
-
-func (v *verifier) checkPolicy(vhost string, want Queue, got apiQueue) {
-	names := v.cfg.Names()
-	dangers := []map[string]string{dangerAnywhere}
-	switch {
-	case strings.HasPrefix(want.Name, names.Delay()+"."):
-		dangers = append(dangers, dangerInDelay)
-	case want.Name == names.Ready(), want.Name == names.Submit():
-		dangers = append(dangers, dangerWhenRead)
-	}
-	for _, key := range Arguments(got.EffectivePolicy).sortedKeys() {
-		for _, danger := range dangers {
-			why, ok := danger[key]
-			if !ok {
-				continue
-			}
-			v.add(Difference{
-				Severity: Risk, Problem: ProblemPolicy, Entity: KindQueue, Name: want.Name, Property: key, Want: "none",
-				Got: fmt.Sprintf("%v by %s", got.EffectivePolicy[key], policyNames(got.Policy, got.OperatorPolicy)),
-				Fix: fixPolicy(vhost, got.Policy, got.OperatorPolicy) + ": " + why,
-			})
-		}
-	}
-}
-
-func policyNames(user, operator string) string {
-	switch {
-	case operator == "":
-		return fmt.Sprintf("policy %q", user)
-	case user == "":
-		return fmt.Sprintf("operator policy %q", operator)
-	}
-	return fmt.Sprintf("policy %q or operator policy %q", user, operator)
-}
-
-// fixPolicy says that the policy should not match; clearing it is the owner's
-// to decide, since it may serve other queues.
-func fixPolicy(vhost, user, operator string) string {
-	return fmt.Sprintf("narrow the pattern of %s in virtual host %q so that it does not match, or clear it", policyNames(user, operator), vhost)
 }
 
 // checkBindings compares what leaves each exchange of ours, and looks for
