@@ -18,7 +18,8 @@ type Package struct {
 }
 
 // Allowed says for each part (the first element of a package's path below the module) which other parts it may import.
-// "*" stands for all of them.
+// "*" stands for all of them. The part internal is transparent: what an internal package imports counts as imported by
+// each package that uses it.
 type Allowed map[string][]string
 
 // Spillway is the project's layout. Tests are not bound by it: a test of publisher may run a consumer.
@@ -27,7 +28,7 @@ func Spillway() Allowed {
 		"retry":       {},
 		"topology":    {"retry", "internal"},
 		"persistence": {"retry", "internal"},
-		"internal":    {"retry"},
+		"internal":    {"publisher", "consumer", "reaper", "dlx", "persistence", "topology", "retry"},
 		"publisher":   {"persistence", "topology", "retry", "internal"},
 		"reaper":      {"persistence", "topology", "retry", "internal"},
 		"dlx":         {"persistence", "topology", "retry", "internal"},
@@ -55,6 +56,10 @@ func Read(r io.Reader) ([]Package, error) {
 
 // Check returns one line for each import that points the wrong way, and for each part that the layout does not name.
 func Check(module string, allowed Allowed, pkgs []Package) []string {
+	imports := make(map[string][]string, len(pkgs))
+	for _, p := range pkgs {
+		imports[p.ImportPath] = p.Imports
+	}
 	var found []string
 	for _, p := range pkgs {
 		from, ok := part(module, p.ImportPath)
@@ -66,12 +71,26 @@ func Check(module string, allowed Allowed, pkgs []Package) []string {
 			found = append(found, fmt.Sprintf("%s: the layout has no part %q; name it in tools/arrows", p.ImportPath, from))
 			continue
 		}
-		for _, path := range p.Imports {
+		seen := map[string]bool{}
+		var follow func(path, via string)
+		follow = func(path, via string) {
 			to, ok := part(module, path)
-			if !ok || to == from || slices.Contains(may, "*") || slices.Contains(may, to) || testHelp(module, p.ImportPath) {
-				continue
+			if !ok || seen[path] {
+				return
 			}
-			found = append(found, fmt.Sprintf("%s imports %s: %s may import %s", p.ImportPath, path, from, list(may)))
+			seen[path] = true
+			if to != from && !slices.Contains(may, "*") && !slices.Contains(may, to) {
+				found = append(found, fmt.Sprintf("%s imports %s%s: %s may import %s", p.ImportPath, path, via, from, list(may)))
+				return
+			}
+			if to == "internal" && from != "internal" {
+				for _, next := range imports[path] {
+					follow(next, " through "+strings.TrimPrefix(path, module+"/")+via)
+				}
+			}
+		}
+		for _, path := range p.Imports {
+			follow(path, "")
 		}
 	}
 	return found
@@ -85,9 +104,6 @@ func part(module, path string) (string, bool) {
 	first, _, _ := strings.Cut(rest, "/")
 	return first, true
 }
-
-// testHelp says that a package only serves tests: internal/test….
-func testHelp(module, path string) bool { return strings.HasPrefix(path, module+"/internal/test") }
 
 func list(parts []string) string {
 	if len(parts) == 0 {

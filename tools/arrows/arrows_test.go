@@ -23,8 +23,10 @@ func TestCheck(t *testing.T) {
 		"publisher to consumer":          {"publisher", []string{"consumer"}, "m/publisher imports example.org/m/consumer"},
 		"consumer to publisher":          {"consumer", []string{"publisher"}, "m/consumer imports example.org/m/publisher"},
 		"store to topology":              {"persistence", []string{"topology"}, "m/persistence imports"},
-		"internal upwards":               {"internal/amqp", []string{"topology"}, "m/internal/amqp imports"},
-		"internal test helpers may all":  {"internal/testenv", []string{"persistence", "consumer"}, ""},
+		"internal to what it serves":     {"internal/amqp", []string{"topology", "consumer"}, ""},
+		"internal to cmd":                {"internal/amqp", []string{"cmd/x"}, "m/internal/amqp imports"},
+		"through internal":               {"publisher", []string{"internal/a"}, "m/publisher imports example.org/m/consumer through internal/b through internal/a: publisher may"},
+		"down through internal":          {"consumer", []string{"internal/a"}, ""},
 		"an example with internal parts": {"examples/a", []string{"internal/amqp"}, "m/examples/a imports"},
 		"unknown part":                   {"util", nil, `no part "util"`},
 		"a prefix is no part":            {"retry", []string{"../m2/topology"}, ""},
@@ -37,7 +39,11 @@ func TestCheck(t *testing.T) {
 			if name == "a prefix is no part" {
 				p.Imports = []string{"example.org/m2/topology"}
 			}
-			got := arrows.Check(module, arrows.Spillway(), []arrows.Package{p})
+			got := arrows.Check(module, arrows.Spillway(), []arrows.Package{
+				p,
+				{ImportPath: module + "/internal/a", Imports: []string{module + "/internal/b", module + "/retry"}},
+				{ImportPath: module + "/internal/b", Imports: []string{module + "/consumer", module + "/internal/a"}},
+			})
 			switch {
 			case tc.want == "" && len(got) > 0:
 				t.Errorf("found %q, want nothing", got)
