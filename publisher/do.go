@@ -1,0 +1,172 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spillway-mq/spillway/persistence"
+	"github.com/spillway-mq/spillway/retry"
+)
+
+// Do makes a call, and remembers it if it fails. It calls at once and then, as
+// scene.Local says, a few times more after short pauses. Its result:
+//
+//	nil                   the call succeeded; nothing was stored
+//	the call's error      it is permanent; nothing was stored
+//	*retry.EscalatedError the task is stored, and the service's consumers go on
+//	                      with it (errors.Is ErrEscalated, and the cause). Where
+//	                      the outcome is unknown and the scene does not say repeat
+//	                      or ask, it is stored for a person (MANUAL_REVIEW)
+//	retry.ErrNotRecorded  the task could not be stored, it is the caller's
+//	                      again; joined with the call's error and the reason
+//	retry.ErrInvalid      t is wrong, see below; ErrClosed: after Close; or ctx's
+//	                      error where ctx was over at the start. Nothing was called
+//
+// What ends the local tier early: an unknown outcome (unless the scene says
+// repeat), a wait that the other side asked for (retry.After) and that is longer
+// than the pause, ctx, and Close. A task is recorded even if ctx is over by then,
+// for at most Config.RecordTimeout, because forgetting it would be worse than
+// being late.
+//
+// If the key is held by an equal task already, the error names that one, whatever
+// its state: it is remembered, but the call was made here nevertheless. Do does
+// not look for the key first. If the key is held by another task, the error is
+// retry.ErrNotRecorded joined with a *ConflictError.
+//
+// A success costs under a microsecond and stores nothing. To keep it so, scene,
+// key, delays, workflow and headers are checked before the call, but Args are
+// encoded only when the task is stored; what does not encode then is
+// retry.ErrNotRecorded joined with retry.ErrInvalid.
+//
+// A panic in call goes through Do and nothing is stored: whether it took effect is
+// not known, and the caller's own recovery should see it.
+func (p *Publisher) Do(ctx context.Context, t Task, call func(context.Context) error) error {
+	if err := p.enter(); err != nil {
+		return err
+	}
+	defer p.leave()
+	s, err := p.checkInline(&t)
+	if err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	began := time.Now()
+	for try := 0; ; try++ {
+		err := call(ctx)
+		if err == nil {
+			return nil
+		}
+		class := s.ClassOf(err)
+		if class == retry.ClassPermanent {
+			return err
+		}
+		if try >= s.local.Retries || !p.worthAnother(ctx, s, class, err) {
+			return p.escalate(ctx, s, t, class, err, time.Since(began))
+		}
+	}
+}
+
+// checkInline checks a task of Do without encoding it.
+func (p *Publisher) checkInline(t *Task) (*scene, error) {
+	s, err := p.scenes.get(t.Scene)
+	var errs fieldErrors
+	errs.join(err)
+	t.check(&errs)
+	if t.Delay > 0 {
+		errs.add("delay", t.Delay, "0 with Do, which calls at once")
+	}
+	if t.Deadline < 0 || t.Deadline > retry.MaxDelay {
+		errs.add("deadline", t.Deadline, fmt.Sprintf("0 (the policy's) to %v (ten years)", retry.MaxDelay))
+	}
+	return s, errs.err()
+}
+
+// worthAnother waits before the next local try. It is false where there should
+// be none.
+func (p *Publisher) worthAnother(ctx context.Context, s *scene, class retry.Class, err error) bool {
+	if class != retry.ClassTransient && s.Unknown != retry.UnknownRepeat {
+		return false
+	}
+	if after, ok := retry.RetryAfter(err); ok && after > s.local.Pause {
+		return false // it told us when; asking sooner would be hammering
+	}
+	if s.local.Pause == 0 {
+		return ctx.Err() == nil && !p.isClosing()
+	}
+	timer := time.NewTimer(s.local.Pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	case <-p.closing:
+		return false
+	}
+}
+
+// escalate stores a task whose local tier is spent.
+func (p *Publisher) escalate(ctx context.Context, s *scene, t Task, class retry.Class, cause error, elapsed time.Duration) error {
+	// Detached from the start: a context that ends in the middle of the insert
+	// would lose the task as well.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.RecordTimeout)
+	defer cancel()
+	id, err := p.record(ctx, s, t, class, cause, elapsed)
+	if err != nil {
+		return errors.Join(retry.ErrNotRecorded, cause, err)
+	}
+	return &retry.EscalatedError{TaskID: id, Cause: cause}
+}
+
+func (p *Publisher) record(ctx context.Context, s *scene, t Task, class retry.Class, cause error, elapsed time.Duration) (int64, error) {
+	// The task began with the call, so its time runs since then; its row begins
+	// only now and gets what is left.
+	deadline := t.Deadline
+	if deadline == 0 {
+		deadline = s.rules.Policy.Deadline
+	}
+	t.Deadline = 0
+	task, err := p.prepare(t)
+	if err != nil {
+		return 0, err
+	}
+	version, err := p.policyVersion(ctx, s)
+	if err != nil {
+		return 0, err
+	}
+	ids, err := p.cfg.Store.NextIDs(ctx, 1)
+	if err != nil {
+		return 0, err
+	}
+	facts := retry.Facts{TaskID: ids[0], Elapsed: elapsed, Deadline: deadline, Class: class}
+	facts.RetryAfter, _ = retry.RetryAfter(cause)
+	decision := retry.Decide(s.rules, facts)
+	if decision.Status == retry.StatusFailed {
+		return 0, fmt.Errorf("%s: no attempt fits into the deadline of %v, %v of which is over", decision.Reason, deadline, elapsed)
+	}
+	task.ID = ids[0]
+	task.Delay = decision.Delay
+	// At least a moment: a task for a person may come after its deadline.
+	task.Deadline = max(deadline-elapsed, time.Millisecond)
+	task.Status = decision.Status
+	if decision.Status != retry.StatusWait {
+		task.StopReason = decision.Reason
+	}
+	task.LastError, task.LastClass = cause.Error(), class
+	task.Event = &persistence.Event{
+		To: decision.Status, Reason: decision.Reason, Class: class, Error: task.LastError, Actor: p.cfg.Name,
+		PolicyVersion: version, Facts: &facts, Decision: &decision,
+	}
+	in, err := p.insert(ctx, []persistence.NewTask{task})
+	if err != nil {
+		return 0, err
+	}
+	if in[0].Conflict {
+		return 0, &ConflictError{Scene: t.Scene, Key: t.Key, Holder: in[0].ID}
+	}
+	return in[0].ID, nil
+}
