@@ -79,7 +79,8 @@ func (s *Postgres) Events(ctx context.Context, id int64) ([]Event, error) {
 	rows, err := s.db.QueryContext(ctx, s.q(`
 		SELECT e.at, e.attempt, COALESCE(e.policy_version, 0), COALESCE(e.from_status, ''), e.to_status, e.reason, COALESCE(e.class, ''),
 			COALESCE(e.actor, ''), COALESCE(e.note, ''), COALESCE(e.error, ''), e.facts, e.decision
-		FROM {schema}.retry_event e WHERE e.task_id = $1 ORDER BY e.id`), id)
+		FROM {schema}.retry_event e WHERE e.task_id = $1 AND EXISTS (SELECT 1 FROM {schema}.task t WHERE t.id = $1 AND t.service = $2)
+		ORDER BY e.id`), id, s.cfg.Service)
 	if err != nil {
 		return nil, fmt.Errorf("read journal: %w", err)
 	}
