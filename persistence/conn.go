@@ -20,7 +20,7 @@ const cancelGrace = time.Second
 type connector struct{ *pq.Connector }
 
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
-	d := &dialed{}
+	d := &dialed{ctx: ctx}
 	pc, err := c.Connector.Connect(context.WithValue(ctx, dialedKey{}, d))
 	if err != nil {
 		return nil, err
@@ -30,11 +30,15 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 		_ = pc.Close()
 		return nil, fmt.Errorf("lib/pq's connection is %T, which lacks what is needed of it", pc)
 	}
+	d.conn.bind(nil)
 	return &boundConn{pqConn: full, net: d.conn}, nil
 }
 
 // dialed receives what the dialer made for one Connect.
-type dialed struct{ conn *impatientConn }
+type dialed struct {
+	ctx  context.Context // Connect's: the one that the dialer gets ends with the dial
+	conn *impatientConn
+}
 
 type dialedKey struct{}
 
@@ -65,6 +69,7 @@ func (d dialer) DialContext(ctx context.Context, network, address string) (net.C
 			_ = got.conn.Close()
 		}
 		got.conn = ic
+		ic.bind(got.ctx)
 	} else {
 		// A request to cancel a statement; nobody waits for its end.
 		ic.silence = cancelGrace
