@@ -1,0 +1,118 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spillway-mq/spillway/internal/waker"
+	"github.com/spillway-mq/spillway/persistence"
+	"github.com/spillway-mq/spillway/retry"
+)
+
+// maxFinish bounds a batch of results.
+const maxFinish = 512
+
+// result is how a run ended.
+type result struct {
+	run  *run
+	err  error
+	took time.Duration // since run.began
+}
+
+// finishLoop is the finisher: it writes results in batches, as many as have
+// gathered, and publishes the next wake-ups after the commit. It ends when results is
+// closed and empty. While Postgres is away it tries again until work is done: nobody
+// else can end the leases meanwhile.
+func (c *Consumer) finishLoop(work context.Context) {
+	for first := range c.results {
+		batch := []result{first}
+		for gathering := true; gathering && len(batch) < maxFinish; {
+			select {
+			case r, ok := <-c.results:
+				if gathering = ok; ok {
+					batch = append(batch, r)
+				}
+			default:
+				gathering = false
+			}
+		}
+		c.finish(work, batch)
+	}
+}
+
+func (c *Consumer) finish(ctx context.Context, batch []result) {
+	defer func() {
+		for _, r := range batch {
+			c.running.remove(r.run)
+		}
+	}()
+	results := make([]persistence.Result, len(batch))
+	var done []persistence.Finished
+	said := false
+	err := backoff(ctx, func() (bool, error) {
+		var err error
+		for i, r := range batch {
+			if results[i], err = c.outcome(ctx, r); err != nil {
+				break
+			}
+		}
+		if err == nil {
+			done, err = c.cfg.Store.Finish(ctx, results)
+		}
+		if err != nil && errors.Is(err, retry.ErrInvalid) {
+			return true, err // a bug of ours; trying again will not help
+		}
+		if err != nil && !said {
+			said = true
+			c.log.Warn("cannot write results, trying again", "error", err, "tasks", len(batch))
+		}
+		return err == nil, err
+	})
+	if err != nil {
+		c.log.Error("results were not written; the leases run out and the outcomes are unknown", "error", err, "tasks", len(batch))
+		return
+	}
+	now := time.Now()
+	var wakes []waker.Wake
+	for i, f := range done {
+		r, t := results[i], batch[i].run.task
+		if !f.Applied {
+			c.log.Warn("result came too late: the claim was lost", "task", f.ID, "scene", t.Scene, "attempt", t.Attempt, "result", r.Status)
+			c.cfg.OnEvent(Event{Kind: EventLostClaim, Task: f.ID, Scene: t.Scene, Attempt: t.Attempt, Status: r.Status, Reason: r.Reason})
+			continue
+		}
+		if r.Status == retry.StatusWait && !f.Far {
+			wakes = append(wakes, waker.Wake{ID: f.ID, Scene: t.Scene, Due: now.Add(r.Delay)})
+		}
+		c.cfg.OnEvent(Event{Kind: EventFinished, Task: f.ID, Scene: t.Scene, Attempt: t.Attempt, Status: r.Status, Reason: r.Reason})
+	}
+	c.waker.Enqueue(wakes...)
+}
+
+// outcome turns how a run ended into what is written.
+func (c *Consumer) outcome(ctx context.Context, r result) (persistence.Result, error) {
+	t := r.run.task
+	out := persistence.Result{Claim: r.run.claim, Status: retry.StatusSuccess, Reason: retry.ReasonSuccess}
+	if r.err == nil {
+		return out, nil
+	}
+	version, err := c.policy(ctx, r.run.scene)
+	if err != nil {
+		return out, err
+	}
+	class := r.run.scene.scene.ClassOf(r.err)
+	after, _ := retry.RetryAfter(r.err)
+	facts := retry.Facts{
+		TaskID: t.ID, Attempt: t.Attempt, Uncharged: t.Uncharged, Crashes: t.Crashes,
+		Elapsed: t.Elapsed + r.took, Deadline: t.Deadline, Class: class, RetryAfter: after,
+	}
+	d := retry.Decide(r.run.scene.rules, facts)
+	text := r.err.Error()
+	out.Status, out.Reason, out.Delay, out.Class, out.Error, out.Unknown = d.Status, d.Reason, d.Delay, class, text, class == retry.ClassUnknown
+	out.Event = &persistence.Event{
+		Attempt: t.Attempt, From: retry.StatusExecuting, To: d.Status, Reason: d.Reason, Class: class, Error: text,
+		Actor: c.cfg.Name, PolicyVersion: version, Facts: &facts, Decision: &d,
+	}
+	return out, nil
+}

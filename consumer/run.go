@@ -1,0 +1,132 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/spillway-mq/spillway/persistence"
+	"github.com/spillway-mq/spillway/retry"
+)
+
+// PanicError is a handler's panic.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+// Error implements error.
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.Value, e.Stack) }
+
+// errGoexit is a handler that ended its goroutine.
+var errGoexit = errors.New("handler ended its goroutine (runtime.Goexit)")
+
+// errDeadline is an attempt that did not begin.
+var errDeadline = errors.New("the deadline was over before the attempt began")
+
+// begin starts the handler of a claimed task in a goroutine of its own. slot is
+// the scene name that its place was taken for.
+func (c *Consumer) begin(work context.Context, t *persistence.Claimed, slot string, began time.Time) {
+	ctx, cancel := context.WithCancelCause(work)
+	r := &run{task: t, claim: persistence.Claim{ID: t.ID, Token: t.ClaimToken}, scene: c.scenes[t.Scene], began: began, cancel: cancel}
+	r.expiry = time.AfterFunc(c.cfg.Lease-time.Since(began), r.lost)
+	c.senders.Add(1)
+	if old := c.running.add(r); old != nil {
+		old.lost()
+	}
+	c.cfg.OnEvent(Event{Kind: EventStarted, Task: t.ID, Scene: t.Scene, Attempt: t.Attempt, Late: t.Late})
+	go func() {
+		defer c.slots.give(slot)
+		err := c.call(ctx, r)
+		c.settle(r, err)
+	}()
+}
+
+// call runs the handler and returns its error, or its panic as one.
+func (c *Consumer) call(ctx context.Context, r *run) (err error) {
+	t := r.task
+	if t.Deadline > 0 && t.Elapsed >= t.Deadline {
+		return retry.Transient(errDeadline)
+	}
+	var deadline time.Time
+	if t.Deadline > 0 {
+		deadline = r.began.Add(t.Deadline - t.Elapsed)
+	}
+	if d := r.scene.scene.Timeout; d > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, d, fmt.Errorf("scene timeout of %v: %w", d, context.DeadlineExceeded))
+		defer cancel()
+	}
+	returned := make(chan error, 1)
+	// In a goroutine of its own, so that runtime.Goexit ends that one.
+	go func() {
+		err := errGoexit
+		defer func() {
+			if v := recover(); v != nil {
+				err = &PanicError{Value: v, Stack: debug.Stack()}
+			}
+			returned <- err
+		}()
+		err = r.scene.run(ctx, t, deadline)
+	}()
+	err = <-returned
+	if err != nil && ctx.Err() != nil {
+		// Why the context ended says more than that it did.
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+			err = fmt.Errorf("%w (%w)", err, cause)
+		}
+	}
+	return err
+}
+
+// settle sends a run's result to the finisher, unless somebody did already.
+func (c *Consumer) settle(r *run, err error) {
+	if r.settled.CompareAndSwap(false, true) {
+		defer c.senders.Done()
+		c.results <- result{run: r, err: err, took: time.Since(r.began)}
+	}
+}
+
+// stopHandlers gives handlers their grace, then ends their contexts, then gives up on
+// those that do not return: their outcome is unknown.
+func (c *Consumer) stopHandlers() {
+	if c.awaitHandlers(max(c.cfg.Grace, 0)) {
+		return
+	}
+	left := c.running.all()
+	c.log.Warn("grace is over, ending handlers", "running", len(left))
+	for _, r := range left {
+		r.cancel(ErrStopping)
+	}
+	if c.awaitHandlers(2 * time.Second) {
+		return
+	}
+	for _, r := range c.running.all() {
+		if !r.settled.Load() {
+			c.log.Error("handler does not return, given up", "task", r.claim.ID, "scene", r.task.Scene)
+			c.settle(r, retry.Unknown(fmt.Errorf("%w: the handler did not return", ErrStopping)))
+		}
+	}
+}
+
+// awaitHandlers waits until every run has sent its result.
+func (c *Consumer) awaitHandlers(d time.Duration) bool {
+	timeout := time.NewTimer(d)
+	defer timeout.Stop()
+	for {
+		busy := false
+		for _, r := range c.running.all() {
+			busy = busy || !r.settled.Load()
+		}
+		if !busy {
+			return true
+		}
+		select {
+		case <-timeout.C:
+			return false
+		case <-c.slots.freed:
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package consumer
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spillway-mq/spillway/persistence"
+	"github.com/spillway-mq/spillway/retry"
+)
+
+// run is one claim, from its start until its result is written.
+type run struct {
+	task    *persistence.Claimed
+	claim   persistence.Claim
+	scene   *scene
+	began   time.Time // just before the claim: Elapsed counts from here
+	cancel  context.CancelCauseFunc
+	expiry  *time.Timer // cancels when the lease is over and was not renewed
+	settled atomic.Bool // somebody has sent, or will send, its result
+}
+
+// renewed moves the end of the lease; asked is when the renewal was sent.
+func (r *run) renewed(lease time.Duration, asked time.Time) {
+	r.expiry.Reset(lease - time.Since(asked))
+}
+
+// running holds the runs of this process. The heartbeat reads it, handlers and
+// the finisher write it.
+type running struct {
+	mu   sync.Mutex
+	runs map[int64]*run
+}
+
+func newRunning() *running { return &running{runs: map[int64]*run{}} }
+
+// add puts r in and returns the run of the same task that it replaces, whose claim
+// must have been lost.
+func (r *running) add(n *run) *run {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.runs[n.claim.ID]
+	r.runs[n.claim.ID] = n
+	return old
+}
+
+func (r *running) remove(n *run) {
+	n.expiry.Stop()
+	n.cancel(nil)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.runs[n.claim.ID] == n {
+		delete(r.runs, n.claim.ID)
+	}
+}
+
+func (r *running) len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.runs)
+}
+
+func (r *running) all() []*run {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]*run, 0, len(r.runs))
+	for _, n := range r.runs {
+		out = append(out, n)
+	}
+	return out
+}
+
+// lost tells a run that its claim is another's.
+func (r *run) lost() { r.cancel(retry.ErrLostClaim) }
