@@ -61,11 +61,6 @@ func NewMigrator(dsn, schema string, log *slog.Logger) (*Migrator, error) {
 	if err := CheckSchemaName(schema); err != nil {
 		return nil, err
 	}
-	// No bound on silence: building an index on a large table takes its time.
-	db, err := openDB(dsn, 0)
-	if err != nil {
-		return nil, err
-	}
 	files, err := migrations(schema)
 	if err != nil {
 		return nil, err
@@ -82,8 +77,14 @@ func NewMigrator(dsn, schema string, log *slog.Logger) (*Migrator, error) {
 	if log != nil {
 		opts = append(opts, goose.WithSlog(log))
 	}
+	// No bound on silence: building an index on a large table takes its time.
+	db, err := openDB(dsn, 0)
+	if err != nil {
+		return nil, err
+	}
 	p, err := goose.NewProvider(goose.DialectPostgres, db.DB, files, opts...)
 	if err != nil {
+		_ = db.Close()
 		return nil, fmt.Errorf("read migrations: %w", err)
 	}
 	return &Migrator{db: db, schema: schema, provider: p}, nil

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -66,8 +67,11 @@ var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
 // CheckSchemaName returns a *retry.FieldError unless name can be a schema's.
 func CheckSchemaName(name string) error {
-	if !schemaName.MatchString(name) || strings.HasPrefix(name, "pg_") {
-		return retry.NewFieldError("schema", name, "1 to 63 characters of a-z, 0-9 and _, not beginning with a digit or pg_")
+	if !schemaName.MatchString(name) || strings.HasPrefix(name, "pg_") || name == "information_schema" {
+		return retry.NewFieldError("schema", name, "1 to 63 characters of a-z, 0-9 and _, not beginning with a digit or pg_, not information_schema")
+	}
+	if slices.Contains(strings.Fields(reserved), name) {
+		return retry.NewFieldError("schema", name, "a name that is no reserved word of SQL")
 	}
 	return nil
 }
