@@ -33,6 +33,7 @@ func failing(errs ...error) (func(context.Context) error, *int) {
 }
 
 func TestDo(t *testing.T) {
+	t.Parallel()
 	scenes := []retry.Scene{
 		fast(retry.Scene{Name: "repeat", Unknown: retry.UnknownRepeat}),
 		fast(retry.Scene{Name: "review"}),
@@ -146,6 +147,7 @@ func checkDecision(t *testing.T, store *persistence.Postgres, task retry.Task, r
 }
 
 func TestDoPauses(t *testing.T) {
+	t.Parallel()
 	p, _ := newPublisher(t, func(c *publisher.Config) {
 		c.Scenes = []retry.Scene{{Name: "s", Unknown: retry.UnknownRepeat, Local: retry.Local{Retries: 2, Pause: 30 * time.Millisecond}}}
 	})
@@ -167,6 +169,7 @@ func TestDoPauses(t *testing.T) {
 }
 
 func TestDoRecordsAfterTheContextIsOver(t *testing.T) {
+	t.Parallel()
 	p, store := newPublisher(t, func(c *publisher.Config) {
 		c.Scenes = []retry.Scene{{Name: "s", Unknown: retry.UnknownRepeat, Local: retry.Local{Pause: time.Hour}}}
 	})
@@ -206,6 +209,7 @@ func checkEscalated(t *testing.T, store *persistence.Postgres, err, cause error)
 }
 
 func TestDoKeys(t *testing.T) {
+	t.Parallel()
 	p, store := newPublisher(t, func(c *publisher.Config) {
 		c.Scenes = []retry.Scene{fast(retry.Scene{Name: "s", Unknown: retry.UnknownRepeat})}
 	})
@@ -237,6 +241,7 @@ func TestDoKeys(t *testing.T) {
 }
 
 func TestDoBadInput(t *testing.T) {
+	t.Parallel()
 	p, store := newPublisher(t, func(c *publisher.Config) {
 		c.Scenes = []retry.Scene{fast(retry.Scene{Name: "s", Unknown: retry.UnknownRepeat})}
 		c.MaxPayload = 10
@@ -269,6 +274,7 @@ func TestDoBadInput(t *testing.T) {
 }
 
 func TestDoDeadline(t *testing.T) {
+	t.Parallel()
 	p, store := newPublisher(t, func(c *publisher.Config) {
 		c.Scenes = []retry.Scene{fast(retry.Scene{Name: "s", Unknown: retry.UnknownRepeat}), fast(retry.Scene{Name: "review"})}
 	})
@@ -291,6 +297,7 @@ func TestDoDeadline(t *testing.T) {
 }
 
 func TestDoWithoutPostgres(t *testing.T) {
+	t.Parallel()
 	store, err := persistence.Open(persistence.Config{DSN: "postgres://a:b@127.0.0.1:1/x?sslmode=disable", Service: "orders"})
 	if err != nil {
 		t.Fatal(err)
@@ -322,6 +329,7 @@ func (stuck) SavePolicy(ctx context.Context, _ string, _ retry.Rules) (int, erro
 }
 
 func TestDoRecordingIsBounded(t *testing.T) {
+	t.Parallel()
 	p, _ := newPublisher(t, func(c *publisher.Config) {
 		c.Store, c.RecordTimeout = stuck{c.Store}, 50*time.Millisecond
 		c.Scenes = []retry.Scene{fast(retry.Scene{Name: "s", Unknown: retry.UnknownRepeat})}
@@ -333,6 +341,7 @@ func TestDoRecordingIsBounded(t *testing.T) {
 }
 
 func TestDoPanicGoesThrough(t *testing.T) {
+	t.Parallel()
 	p, store := newPublisher(t, nil)
 	func() {
 		defer func() {
@@ -349,6 +358,7 @@ func TestDoPanicGoesThrough(t *testing.T) {
 }
 
 func TestCloseCutsTheLocalTierShort(t *testing.T) {
+	t.Parallel()
 	p, store := newPublisher(t, func(c *publisher.Config) {
 		c.Scenes = []retry.Scene{{Name: "s", Unknown: retry.UnknownRepeat, Local: retry.Local{Pause: time.Hour}}}
 	})

@@ -2,16 +2,19 @@ package publisher_test
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
-	"os"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 
+	"github.com/spillway-mq/spillway/internal/testenv"
 	"github.com/spillway-mq/spillway/persistence"
 	"github.com/spillway-mq/spillway/persistence/storetest"
 	"github.com/spillway-mq/spillway/publisher"
@@ -24,24 +27,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // nowhere is a broker's address at which nothing listens (port 1, tcpmux).
 const nowhere = "amqp://spillway:spillway@127.0.0.1:1/"
 
-func amqpURL(t testing.TB) string {
-	t.Helper()
-	u := os.Getenv("SPILLWAY_AMQP_URL")
-	if u == "" {
-		t.Fatal(`SPILLWAY_AMQP_URL is not set: run scripts/services up && eval "$(scripts/services env)"`)
-	}
-	return u
-}
-
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
-
-func serviceName() string { return "pub-" + uuid.NewString()[:13] }
 
 // newPublisher returns a publisher with a store of its own; change may alter its
 // config first. It is closed at the end unless the test did.
 func newPublisher(t testing.TB, change func(*publisher.Config)) (*publisher.Publisher, *persistence.Postgres) {
 	t.Helper()
-	service := serviceName()
+	service := testenv.Service(t)
 	store := storetest.OpenService(t, service)
 	cfg := publisher.Config{Service: service, Store: store, AMQPURL: nowhere, Logger: quiet(), Name: "test-publisher"}
 	if change != nil {
@@ -55,28 +47,106 @@ func newPublisher(t testing.TB, change func(*publisher.Config)) (*publisher.Publ
 	return p, store
 }
 
+// connected returns a publisher on the test broker, with a topology of its own,
+// its store and what arrives in its ready queue.
+func connected(t testing.TB, change func(*publisher.Config)) (*publisher.Publisher, *persistence.Postgres, *ready) {
+	t.Helper()
+	var service string
+	p, store := newPublisher(t, func(c *publisher.Config) {
+		service, c.AMQPURL = c.Service, testenv.AMQPURL(t)
+		if change != nil {
+			change(c)
+		}
+	})
+	return p, store, listen(t, testenv.DeclareTopology(t, service, topology.Classic).Names().Ready())
+}
+
+// ready is what arrives in a ready queue.
+type ready struct {
+	mu   sync.Mutex
+	seen map[int64]arrival // the first of each task
+}
+
+type arrival struct {
+	amqp.Delivery
+	at time.Time
+}
+
+// listen consumes a queue until the test ends.
+func listen(t testing.TB, queue string) *ready {
+	t.Helper()
+	ch, err := testenv.AMQP(t).Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deliveries, err := ch.Consume(queue, "", true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &ready{seen: map[int64]arrival{}}
+	var wg sync.WaitGroup
+	t.Cleanup(func() { _ = ch.Close(); wg.Wait() })
+	wg.Go(func() {
+		for d := range deliveries {
+			var msg struct{ ID int64 }
+			if err := json.Unmarshal(d.Body, &msg); err != nil {
+				t.Errorf("message %q: %v", d.Body, err)
+			}
+			r.mu.Lock()
+			if _, again := r.seen[msg.ID]; !again {
+				r.seen[msg.ID] = arrival{d, time.Now()}
+			}
+			r.mu.Unlock()
+		}
+	})
+	return r
+}
+
+func (r *ready) get(id int64) (arrival, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a, ok := r.seen[id]
+	return a, ok
+}
+
+// wait waits until all tasks have been woken.
+func (r *ready) wait(t testing.TB, ids ...int64) {
+	t.Helper()
+	testenv.Eventually(t, 30*time.Second, func() bool {
+		for _, id := range ids {
+			if _, ok := r.get(id); !ok {
+				return false
+			}
+		}
+		return true
+	}, fmt.Sprintf("%d wake-ups arrive", len(ids)))
+}
+
+// undispatched reports whether a scan would wake the task.
+func undispatched(t testing.TB, s *persistence.Postgres, id int64) bool {
+	t.Helper()
+	list, err := s.Undispatched(t.Context(), 100_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(list, func(w persistence.Wake) bool { return w.ID == id })
+}
+
+// prompt ends the test if f takes as long as only waiting for a broker would.
+func prompt(t testing.TB, what string, f func()) {
+	t.Helper()
+	begin := time.Now()
+	if f(); time.Since(begin) > 1500*time.Millisecond {
+		t.Errorf("%s took %v", what, time.Since(begin))
+	}
+}
+
 func closeWithin(t testing.TB, p *publisher.Publisher, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	if err := p.Close(ctx); err != nil {
 		t.Errorf("close: %v", err)
-	}
-}
-
-// eventually waits until ok says true.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("not within 30 s: %s", what)
-		case <-tick.C:
-		}
 	}
 }
 
@@ -98,29 +168,16 @@ func countTasks(t testing.TB, s *persistence.Postgres) int {
 	return len(list)
 }
 
-func dial(t testing.TB) *amqp.Connection {
+// parallel runs f in n goroutines.
+func parallel(t testing.TB, n int, f func(worker int) error) {
 	t.Helper()
-	conn, err := amqp.DialConfig(amqpURL(t), amqp.Config{Heartbeat: 10 * time.Second, Dial: amqp.DefaultDial(10 * time.Second)})
-	if err != nil {
-		t.Fatal(err)
+	var wg sync.WaitGroup
+	for w := range n {
+		wg.Go(func() {
+			if err := f(w); err != nil {
+				t.Errorf("worker %d: %v", w, err)
+			}
+		})
 	}
-	t.Cleanup(func() { _ = conn.CloseDeadline(time.Now().Add(5 * time.Second)) })
-	return conn
-}
-
-// declare makes a service's topology, which goes with the test.
-func declare(t testing.TB, conn *amqp.Connection, service string) topology.Names {
-	t.Helper()
-	cfg := topology.Config{Service: service, Kind: topology.Classic}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		if err := topology.Delete(ctx, conn, cfg); err != nil {
-			t.Errorf("delete topology: %v", err)
-		}
-	})
-	if err := topology.Declare(t.Context(), conn, cfg); err != nil {
-		t.Fatal(err)
-	}
-	return cfg.Names()
+	wg.Wait()
 }

@@ -14,6 +14,7 @@ import (
 )
 
 func TestInvalidTasks(t *testing.T) {
+	t.Parallel()
 	p, store := newPublisher(t, func(c *publisher.Config) {
 		c.Scenes = []retry.Scene{{Name: "mail.send"}, {Name: "payment.refund"}}
 		c.MaxPayload = 100
@@ -76,6 +77,7 @@ func checkField(t *testing.T, err error, field, says string) {
 }
 
 func TestAllThatIsWrongIsNamedAtOnce(t *testing.T) {
+	t.Parallel()
 	p, _ := newPublisher(t, nil)
 	_, err := p.Enqueue(t.Context(), publisher.Task{Scene: "UPPER", Key: "\x00", Delay: -1, Args: func() {}})
 	for _, field := range []string{"scene:", "key:", "delay:", "args:"} {
@@ -86,6 +88,7 @@ func TestAllThatIsWrongIsNamedAtOnce(t *testing.T) {
 }
 
 func TestEncoding(t *testing.T) {
+	t.Parallel()
 	p, store := newPublisher(t, nil)
 	type refund struct {
 		Order string `json:"order"`
@@ -118,6 +121,7 @@ func TestEncoding(t *testing.T) {
 }
 
 func TestTimesAndFields(t *testing.T) {
+	t.Parallel()
 	policy := retry.Policy{Kind: retry.Fixed, Base: time.Second, MaxAttempts: 3, Deadline: time.Hour}
 	p, store := newPublisher(t, func(c *publisher.Config) { c.Scenes = []retry.Scene{{Name: "s", Policy: policy}} })
 	const days = 24 * time.Hour
@@ -156,6 +160,7 @@ func TestTimesAndFields(t *testing.T) {
 }
 
 func TestWorkflowSharesItsFirstDeadline(t *testing.T) {
+	t.Parallel()
 	p, store := newPublisher(t, nil)
 	var ends []time.Time
 	for _, d := range []time.Duration{time.Hour, time.Minute} {
