@@ -138,7 +138,7 @@ func (f *fileReader) scene(n ast.Node, field string) {
 		"name":        func(n ast.Node, at string) { s.Name = f.sceneName(n, at) },
 		"unknown":     func(n ast.Node, at string) { s.Unknown = f.unknown(n, at) },
 		"policy":      func(n ast.Node, at string) { s.Policy = f.policy(n, at) },
-		"concurrency": func(n ast.Node, at string) { s.Concurrency, _ = f.integer(n, at, 1, 100_000) },
+		"concurrency": func(n ast.Node, at string) { s.Concurrency, _ = f.integer(n, at, 1, 10_000) },
 		"max_crashes": func(n ast.Node, at string) { s.MaxCrashes, _ = f.integer(n, at, 1, 1_000_000) },
 		"timeout": func(n ast.Node, at string) {
 			const allowed = durations + ", or 0s for none"

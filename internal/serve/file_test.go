@@ -155,7 +155,7 @@ func TestBrokenFiles(t *testing.T) {
 			`:3:24: scenes[1].unknown: "redo": must be review or repeat`,
 		}},
 		{"numbers", "scenes:\n  - name: a\n    concurrency: 0\n    max_crashes: -1\n    timeout: 30\n    handler: {exec: {command: [sh]}}\n", []string{
-			":3:18: scenes[0].concurrency: 0: must be a whole number from 1 to 100000",
+			":3:18: scenes[0].concurrency: 0: must be a whole number from 1 to 10000",
 			":4:18: scenes[0].max_crashes: -1: must be a whole number from 1 to",
 			":5:14: scenes[0].timeout: 30: must be a duration such as 500ms, 1.5s or 10m, or 0s for none",
 		}},

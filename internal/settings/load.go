@@ -27,9 +27,15 @@ func (e *Error) Error() string {
 	lines := make([]string, len(e.Problems))
 	for i, p := range e.Problems {
 		lines[i] = p.Error()
+		if p.Value == notSet {
+			lines[i] = p.Field + " is not set: must be " + p.Allowed
+		}
 	}
 	return "bad settings:\n  " + strings.Join(lines, "\n  ")
 }
+
+// notSet is the value of a required variable that is missing.
+const notSet = "not set"
 
 // Is makes every Error a retry.ErrInvalid.
 func (e *Error) Is(target error) bool { return target == retry.ErrInvalid }
@@ -46,7 +52,7 @@ func Load(required ...string) (Settings, error) {
 		value, isSet := f.lookup()
 		switch {
 		case !isSet && slices.Contains(required, f.name):
-			problems = append(problems, &retry.FieldError{Field: f.name, Value: "no value", Allowed: f.allowed})
+			problems = append(problems, &retry.FieldError{Field: f.name, Value: notSet, Allowed: f.allowed})
 		case decodeField(v.Field(i), f, isSet) != nil:
 			problems = append(problems, f.wrong(value))
 		case isSet && !s.allows(f.name):
@@ -95,7 +101,7 @@ func (s *Settings) allows(name string) bool {
 	case "SPILLWAY_QUEUE_KIND":
 		return s.QueueKind == "quorum" || s.QueueKind == "classic"
 	case "SPILLWAY_CONCURRENCY":
-		return s.Concurrency >= 1 && s.Concurrency <= 100_000
+		return s.Concurrency >= 1 && s.Concurrency <= 10_000
 	case "SPILLWAY_LEASE":
 		return s.Lease >= minLease && s.Lease <= maxLease
 	case "SPILLWAY_GRACE":

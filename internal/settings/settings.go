@@ -24,7 +24,7 @@ type Settings struct {
 	ManagementURL string `envconfig:"SPILLWAY_MANAGEMENT_URL" secret:"true" allowed:"like http://user:password@host:15672" desc:"RabbitMQ's management API, for topology verify; optional"`
 	QueueKind     string `envconfig:"SPILLWAY_QUEUE_KIND" default:"quorum" allowed:"quorum or classic" desc:"type of the queues: quorum or classic"`
 
-	Concurrency  int           `envconfig:"SPILLWAY_CONCURRENCY" default:"64" allowed:"a whole number from 1 to 100000" desc:"most tasks that this process runs at once"`
+	Concurrency  int           `envconfig:"SPILLWAY_CONCURRENCY" default:"64" allowed:"a whole number from 1 to 10000" desc:"most tasks that this process runs at once"`
 	Lease        time.Duration `envconfig:"SPILLWAY_LEASE" default:"30s" allowed:"a duration from 1s to 24h, such as 30s" desc:"how long a claim lasts unless it is renewed; tasks may run longer"`
 	Grace        time.Duration `envconfig:"SPILLWAY_GRACE" default:"20s" allowed:"a duration of 0s or more, such as 20s" desc:"at a stop, how long running tasks may go on before they are handed back"`
 	ScanInterval time.Duration `envconfig:"SPILLWAY_SCAN_INTERVAL" default:"5s" allowed:"a duration from 100ms to 1h, such as 5s" desc:"how often one process of the service scans for expired leases and lost wake-ups"`

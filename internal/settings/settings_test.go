@@ -108,7 +108,7 @@ func TestAllProblemsAtOnce(t *testing.T) {
 		t.Fatal("no error")
 	}
 	text := err.Error()
-	for _, name := range []string{"SPILLWAY_SERVICE: no value", "SPILLWAY_POSTGRES_DSN", "SPILLWAY_AMQP_URL", `SPILLWAY_LEASE: "10"`} {
+	for _, name := range []string{"SPILLWAY_SERVICE is not set: must be 1 to 63", "SPILLWAY_POSTGRES_DSN", "SPILLWAY_AMQP_URL", `SPILLWAY_LEASE: "10"`} {
 		if !strings.Contains(text, name) {
 			t.Errorf("%s is missing in: %s", name, text)
 		}
