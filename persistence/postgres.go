@@ -3,6 +3,7 @@ package persistence
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -207,6 +208,14 @@ var settingError = regexp.MustCompile(`^pq: (wrong value for "(sslmode|sslnegoti
 // openDB opens a pool. silence is how long a read or write may take; zero
 // means for ever.
 func openDB(dsn string, silence time.Duration) (*sqlx.DB, error) {
+	c, err := newConnector(dsn, silence)
+	if err != nil {
+		return nil, err
+	}
+	return sqlx.NewDb(sql.OpenDB(c), "postgres"), nil
+}
+
+func newConnector(dsn string, silence time.Duration) (driver.Connector, error) {
 	pc, err := checkDSN(dsn)
 	if err != nil {
 		return nil, err
@@ -228,7 +237,7 @@ func openDB(dsn string, silence time.Duration) (*sqlx.DB, error) {
 		return nil, badDSN("its settings do not fit together")
 	}
 	pqc.Dialer(dialer{silence: silence})
-	return sqlx.NewDb(sql.OpenDB(connector{pqc}), "postgres"), nil
+	return connector{pqc}, nil
 }
 
 // again runs f up to four times while Postgres says that it rolled f back for
