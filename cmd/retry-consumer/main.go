@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -29,6 +30,10 @@ type app struct {
 	environ  []string
 }
 
+// sameSignal is how close together two signals count as one: timeout(1) and wrappers that pass signals on reach a process
+// twice, through its group and by its id.
+const sameSignal = 300 * time.Millisecond
+
 // main runs a command line and returns the exit code. The first SIGINT or SIGTERM ends the context; a second one ends
 // the process at once.
 func (a *app) main(args []string) int {
@@ -40,14 +45,18 @@ func (a *app) main(args []string) int {
 	done := make(chan struct{})
 	defer close(done)
 	go func() { // ends with main
-		for first := true; ; first = false {
+		var first time.Time
+		for {
 			select {
 			case sig := <-signals:
-				if !first {
+				switch {
+				case first.IsZero():
+					first = time.Now()
+					stop(&stoppedError{sig: sig})
+				case time.Since(first) > sameSignal:
 					_, _ = fmt.Fprintf(a.err, "retry-consumer: %v again: exiting at once\n", sig)
 					os.Exit(signalCode(sig))
 				}
-				stop(&stoppedError{sig: sig})
 			case <-done:
 				return
 			}

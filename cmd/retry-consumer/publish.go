@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -115,6 +116,7 @@ func readData(data string, in io.Reader) ([]byte, error) {
 }
 
 func (a *app) newPublisher(s settings.Settings, store persistence.Store) (*publisher.Publisher, error) {
+	s.LogLevel = max(s.LogLevel, slog.LevelWarn) // a person waits at a prompt: what goes well is not worth a line
 	return publisher.New(publisher.Config{Service: s.Service, Store: store, AMQPURL: s.AMQPURL, MaxPayload: s.MaxPayload, Logger: a.logger(s)})
 }
 

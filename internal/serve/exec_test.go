@@ -119,8 +119,8 @@ func TestExecIgnoresInput(t *testing.T) {
 	}
 }
 
-// started runs a script that writes its process id, cancels once it is there, and returns the run's error.
-func stopRunning(t *testing.T, stop time.Duration, script string) (err error, pid int) {
+// stopRunning runs a script that writes a process id, cancels once it is there, and returns it and the run's error.
+func stopRunning(t *testing.T, stop time.Duration, script string) (pid int, err error) {
 	t.Helper()
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	s := execScene(retry.UnknownReview, "/bin/sh", "-c", script)
@@ -139,10 +139,10 @@ func stopRunning(t *testing.T, stop time.Duration, script string) (err error, pi
 	cancel(errStopping)
 	select {
 	case err = <-done:
-		return err, pid
+		return pid, err
 	case <-time.After(20 * time.Second):
 		t.Fatal("the command was not stopped")
-		return nil, 0
+		return 0, nil
 	}
 }
 
@@ -172,7 +172,7 @@ func gone(pid int) bool {
 }
 
 func TestExecStopsItsGroup(t *testing.T) {
-	err, pid := stopRunning(t, 10*time.Second, `sleep 1000 & echo $! >"$PID"; wait`)
+	pid, err := stopRunning(t, 10*time.Second, `sleep 1000 & echo $! >"$PID"; wait`)
 	if err == nil || !errors.Is(err, errStopping) || retry.MarkedClass(err) != retry.ClassNone {
 		t.Errorf("got %v", err)
 	}
@@ -180,7 +180,7 @@ func TestExecStopsItsGroup(t *testing.T) {
 }
 
 func TestExecStopsTheStubborn(t *testing.T) {
-	err, pid := stopRunning(t, 50*time.Millisecond, `trap '' TERM; echo $$ >"$PID"; while :; do sleep 0.1; done`)
+	pid, err := stopRunning(t, 50*time.Millisecond, `trap '' TERM; echo $$ >"$PID"; while :; do sleep 0.1; done`)
 	if err == nil || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("got %v", err)
 	}
@@ -188,10 +188,10 @@ func TestExecStopsTheStubborn(t *testing.T) {
 }
 
 func TestExecStoppedButDone(t *testing.T) {
-	if err, _ := stopRunning(t, 10*time.Second, `trap 'exit 0' TERM; echo $$ >"$PID"; while :; do sleep 0.05; done`); err != nil {
+	if _, err := stopRunning(t, 10*time.Second, `trap 'exit 0' TERM; echo $$ >"$PID"; while :; do sleep 0.05; done`); err != nil {
 		t.Errorf("it said that it was done: %v", err)
 	}
-	if err, _ := stopRunning(t, 10*time.Second, `trap 'exit 75' TERM; echo $$ >"$PID"; while :; do sleep 0.05; done`); retry.MarkedClass(err) != retry.ClassTransient {
+	if _, err := stopRunning(t, 10*time.Second, `trap 'exit 75' TERM; echo $$ >"$PID"; while :; do sleep 0.05; done`); retry.MarkedClass(err) != retry.ClassTransient {
 		t.Errorf("got %v", err)
 	}
 }
