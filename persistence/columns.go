@@ -31,11 +31,28 @@ func scanTask(row scanner, t *retry.Task, more ...any) error {
 	t.StopReason, t.LastError, t.LastClass = retry.Reason(reason.String), lastError.String, retry.Class(class.String)
 	t.DeadlineAt, t.LeaseUntil, t.FinishedAt = timePtr(deadline), timePtr(lease), timePtr(finished)
 	if headers.Valid {
-		if err := json.Unmarshal([]byte(headers.String), &t.Headers); err != nil {
-			return fmt.Errorf("read headers of task %d: %w", t.ID, err)
-		}
+		t.Headers = readHeaders(headers.String)
 	}
 	return nil
+}
+
+// readHeaders takes what a person's hand may have put there too: an error here would fail
+// the whole batch that the task was claimed with, again and again.
+func readHeaders(text string) map[string]string {
+	var values map[string]any
+	if err := json.Unmarshal([]byte(text), &values); err != nil {
+		return nil
+	}
+	out := make(map[string]string, len(values))
+	for k, v := range values {
+		if s, ok := v.(string); ok {
+			out[k] = s
+		} else {
+			b, _ := json.Marshal(v) // came from JSON, so it cannot fail
+			out[k] = string(b)
+		}
+	}
+	return out
 }
 
 func timePtr(t sql.NullTime) *time.Time {

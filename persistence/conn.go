@@ -30,7 +30,7 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 		_ = pc.Close()
 		return nil, fmt.Errorf("lib/pq's connection is %T, which lacks what is needed of it", pc)
 	}
-	d.conn.bind(nil)
+	d.conn.free()
 	return &boundConn{pqConn: full, net: d.conn}, nil
 }
 
@@ -137,14 +137,11 @@ func earlier(a, b time.Time) time.Time {
 func (c *impatientConn) bind(ctx context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.unbind != nil {
-		c.unbind()
-		c.unbind = nil
-	}
-	c.ctx = ctx
-	if ctx == nil || ctx.Done() == nil {
+	c.forget()
+	if ctx.Done() == nil {
 		return
 	}
+	c.ctx = ctx
 	// It stays until the next statement: rows are read after the statement's call
 	// returned, and nobody tells when that ends.
 	c.unbind = context.AfterFunc(ctx, func() {
@@ -156,8 +153,22 @@ func (c *impatientConn) bind(ctx context.Context) {
 	})
 }
 
+// free ends the hold of the last statement's context.
+func (c *impatientConn) free() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forget()
+}
+
+func (c *impatientConn) forget() {
+	if c.unbind != nil {
+		c.unbind()
+	}
+	c.ctx, c.unbind = nil, nil
+}
+
 func (c *impatientConn) Close() error {
-	c.bind(nil)
+	c.free()
 	return c.Conn.Close()
 }
 
@@ -191,7 +202,7 @@ func (c *boundConn) ExecContext(ctx context.Context, query string, args []driver
 }
 
 func (c *boundConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	c.net.bind(nil) // what is prepared outlives ctx
+	c.net.free() // what is prepared outlives ctx
 	return c.pqConn.PrepareContext(ctx, query)
 }
 
@@ -216,11 +227,11 @@ type boundTx struct {
 }
 
 func (t *boundTx) Commit() error {
-	t.net.bind(nil)
+	t.net.free()
 	return t.Tx.Commit()
 }
 
 func (t *boundTx) Rollback() error {
-	t.net.bind(nil)
+	t.net.free()
 	return t.Tx.Rollback()
 }

@@ -33,7 +33,7 @@ func TestFrozenServer(t *testing.T) {
 		p.freeze()
 		for name, f := range map[string]func() error{
 			"insert": func() error { _, err := s.Insert(t.Context(), tasks); return err },
-			"in two chunks": func() error {
+			"in a transaction": func() error {
 				_, err := s.Insert(t.Context(), []persistence.NewTask{{Scene: "a", ReuseKey: true}})
 				return err
 			},

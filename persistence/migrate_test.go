@@ -370,7 +370,7 @@ func TestRefusedLoginShowsNoPassword(t *testing.T) {
 		_, upErr := m.Up(t.Context())
 		for _, err := range []error{s.Ping(t.Context()), s.CheckSchema(t.Context()), upErr} {
 			if err == nil {
-				t.Skip("this server lets anyone in")
+				return // this server lets anyone in
 			}
 			if strings.Contains(err.Error(), secret) {
 				t.Errorf("%s: the error shows the password: %v", what, err)

@@ -30,7 +30,7 @@ var verbs = map[Verb]struct {
 // so, and its finish writes nothing. A retry gets a new budget: the attempts and
 // crashes so far no longer count, and the time that the deadline gave is given again.
 const operateSQL = `
-WITH old AS (
+WITH found AS (
 	SELECT t.id, t.status AS was FROM {schema}.task t WHERE t.id = $1 AND t.service = $2 AND t.status = ANY($4::text[])
 		AND t.claim_token IS DISTINCT FROM $9::uuid FOR UPDATE
 ), u AS (
@@ -44,8 +44,8 @@ WITH old AS (
 		crashes = CASE WHEN $3 = 'WAIT' THEN 0 ELSE t.crashes END,
 		deadline_at = CASE WHEN $3 = 'WAIT' THEN clock_timestamp() + t.time_limit ELSE t.deadline_at END,
 		holds_key = t.holds_key OR $3 = 'WAIT'
-	FROM old WHERE t.id = old.id
-	RETURNING ` + taskColumns + `, old.was
+	FROM found WHERE t.id = found.id
+	RETURNING ` + taskColumns + `, found.was
 ), j AS (
 	INSERT INTO {schema}.retry_event (task_id, attempt, from_status, to_status, reason, actor, note)
 	SELECT u.id, u.attempt, u.was, $3, $5, $6, NULLIF($7, '') FROM u

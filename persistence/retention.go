@@ -8,12 +8,12 @@ import (
 // In one statement a task goes with its journal. Rows that another sweep or a person has
 // in hand are passed over.
 const sweepSQL = `
-WITH old AS (
+WITH found AS (
 	SELECT t.id FROM {schema}.task t
 	WHERE t.service = $1 AND t.finished_at < (SELECT clock_timestamp()) - $2::bigint * interval '1 microsecond'
 	ORDER BY t.finished_at LIMIT $3 FOR UPDATE SKIP LOCKED
 ), gone AS (
-	DELETE FROM {schema}.task t WHERE t.id = ANY(ARRAY(SELECT id FROM old))
+	DELETE FROM {schema}.task t WHERE t.id = ANY(ARRAY(SELECT id FROM found))
 	RETURNING t.id
 ), events AS (
 	DELETE FROM {schema}.retry_event e WHERE e.task_id = ANY(ARRAY(SELECT id FROM gone))

@@ -18,11 +18,14 @@ type Store interface {
 
 	// NextIDs returns n fresh task ids. Some may never be used.
 	NextIDs(ctx context.Context, n int) ([]int64, error)
-	// Insert stores tasks, all or none of them new, and says for each what
-	// became of it, in the order given.
+	// Insert stores tasks, all of those that are new or none, and says for
+	// each what became of it, in the order given. After an error other than
+	// retry.ErrInvalid nobody knows; tasks with an ID and a key may be given
+	// again, and those that were stored are told as created.
 	Insert(ctx context.Context, tasks []NewTask) ([]Inserted, error)
 	// InsertTx is Insert inside the caller's transaction. The wake-ups of these
-	// rows are the scan's, unless the caller publishes them after its commit.
+	// rows are the scan's, unless the caller publishes them after its commit. It
+	// needs no other connection. The caller's transaction locks the keys.
 	InsertTx(ctx context.Context, tx Tx, tasks []NewTask) ([]Inserted, error)
 
 	// Claim takes those of the ids that wait, are due and belong to one of the
@@ -234,7 +237,9 @@ type Count struct {
 	Attempts   int64        `db:"attempts" json:"attempts"`
 }
 
-// Event is a row of the journal.
+// Event is a row of the journal. Of what Insert, Finish and Expire are given, Attempt, To and
+// Error are the task's and the result's own, as are Reason and Class with Finish and Expire. From
+// is EXECUTING where Finish gets none.
 type Event struct {
 	At            time.Time    `json:"at"` // set by the store
 	Attempt       int          `json:"attempt"`
