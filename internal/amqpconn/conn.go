@@ -238,7 +238,7 @@ func (c *Conn) attend(ctx context.Context, s *Session) time.Duration {
 		case err, ok := <-closed:
 			var lost error = amqp.ErrClosed
 			if ok && err != nil {
-				lost = &lostError{err}
+				lost = &lostError{err, s.wire.failure()}
 			}
 			c.down(s, lost)
 			c.log.Warn("connection to the broker lost", "generation", s.Generation, "error", s.Err())

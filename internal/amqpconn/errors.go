@@ -41,11 +41,17 @@ func (e *DialError) Error() string {
 func (e *DialError) Unwrap() error { return e.Err }
 
 // lostError says why a connection ended.
-type lostError struct{ cause *amqp.Error }
+type lostError struct {
+	cause *amqp.Error
+	first error // what went wrong on the socket first; nil: nothing
+}
 
 func (e *lostError) Error() string {
-	if e.cause.Server {
+	switch {
+	case e.cause.Server:
 		return "closed by the broker: " + text(e.cause)
+	case e.first != nil:
+		return "connection lost: " + e.first.Error()
 	}
 	return "connection lost: " + text(e.cause)
 }
@@ -98,8 +104,8 @@ func explain(ctx context.Context, url string, timeout time.Duration, w *wire, er
 }
 
 func lostOr(w *wire, err error) error {
-	if w != nil && w.lost() != nil {
-		return w.lost()
+	if w != nil && w.failure() != nil {
+		return w.failure()
 	}
 	return err
 }

@@ -24,7 +24,7 @@ type wire struct {
 	mu      sync.Mutex    // never held during I/O
 	limit   time.Time     // for all I/O, set by the library; zero: none
 	silence time.Duration // longest time without a byte from the broker; zero: any
-	readErr error         // that ended reading; nil while it goes on
+	failed  error         // the first error of a read or write
 }
 
 // SetDeadline is the library's: at the end of the handshake with zero, and at
@@ -81,7 +81,9 @@ func (w *wire) Read(p []byte) (int, error) {
 		if errors.Is(err, os.ErrDeadlineExceeded) && w.limit.IsZero() {
 			err = fmt.Errorf("no byte from the broker for %v: %w", w.silence, err)
 		}
-		w.readErr = err
+		if w.failed == nil {
+			w.failed = err
+		}
 	}
 	return n, err
 }
@@ -100,14 +102,20 @@ func (w *wire) Write(p []byte) (int, error) {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			err = fmt.Errorf("the broker did not read for %v: %w", w.writeTimeout, err)
 		}
+		w.mu.Lock()
+		if w.failed == nil {
+			w.failed = err
+		}
+		w.mu.Unlock()
 		_ = w.Close()
 	}
 	return n, err
 }
 
-// lost is what ended reading, or nil.
-func (w *wire) lost() error {
+// failure is the first error of a read or write, or nil. What the library reports may
+// be one that followed from it.
+func (w *wire) failure() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.readErr
+	return w.failed
 }
