@@ -17,11 +17,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/spillway-mq/spillway/internal/amqpconn"
 	"github.com/spillway-mq/spillway/topology"
@@ -35,7 +33,7 @@ type Config struct {
 	Service string
 	// OnFail is told which wake-ups did not, or may not have, reached a queue,
 	// and the last reason. It is called from one goroutine, with a context
-	// that ends after RepairTimeout. Required.
+	// that ends after RepairTimeout. nil: they are only logged.
 	OnFail func(ctx context.Context, ids []int64, reason error)
 	// Window bounds the unconfirmed messages. Zero: 2048.
 	Window int
@@ -44,13 +42,17 @@ type Config struct {
 	// Patience is how long messages wait for a connection that is away, or
 	// that takes no messages, before they fail. Zero: 2 s.
 	Patience time.Duration
-	// ConfirmTimeout is how long a confirm is waited for. Zero: 30 s.
+	// ConfirmTimeout is how long a confirm may take. Then the channel is given up,
+	// and with it all that is unconfirmed. Zero: 30 s.
 	ConfirmTimeout time.Duration
 	// RepairTimeout bounds a call of OnFail. Zero: 10 s.
 	RepairTimeout time.Duration
 	// Logger. nil: slog.Default.
 	Logger *slog.Logger
 }
+
+// closeGrace is how long Close lets the publisher end a write by itself.
+const closeGrace = 500 * time.Millisecond
 
 // Wake is one wake-up.
 type Wake struct {
@@ -67,7 +69,8 @@ var (
 	ErrClosed = errors.New("waker closed")
 	// ErrFull says that too much is queued.
 	ErrFull = errors.New("too many wake-ups queued")
-	// ErrUnroutable says that no queue took the message.
+	// ErrUnroutable says that no queue took the message, or that there is no
+	// such exchange.
 	ErrUnroutable = errors.New("wake-up was unroutable")
 	// ErrNacked says that the broker refused the message.
 	ErrNacked = errors.New("wake-up was refused by the broker")
@@ -82,52 +85,40 @@ type item struct {
 	settle func(error) // nil: failures go to OnFail
 }
 
-// channel is an AMQP channel in confirm mode.
-type channel struct {
-	ch       *amqp.Channel
-	session  *amqpconn.Session
-	returns  chan amqp.Return // as large as the window, so that the library's reader never waits
-	closed   chan *amqp.Error
-	returned map[string]bool // the collector's
-}
-
-type sent struct {
-	item
-	on      *channel
-	confirm *amqp.DeferredConfirmation
-}
-
 // Waker publishes wake-ups. Its methods may be called concurrently.
 type Waker struct {
-	cfg    Config
-	names  topology.Names
-	log    *slog.Logger
-	ctx    context.Context // ended by Close, to cut waits short
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	window chan sent
+	cfg       Config
+	exchange  string
+	log       *slog.Logger
+	ctx       context.Context // ended by Close, to cut waits short
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup
+	window    chan sent
+	published chan struct{}                    // closed when the publisher is gone
+	current   atomic.Pointer[amqpconn.Session] // that the publisher writes to
 
-	mu      sync.Mutex
-	queue   []item
-	closing bool
-	wake    chan struct{} // cap 1: queue or closing changed
-	pending int           // queued or in the window
-	idle    chan struct{} // closed and replaced when pending reaches zero
-	failed  map[int64]struct{}
-	reason  error
-	repair  chan struct{} // cap 1: failed changed
+	mu       sync.Mutex
+	queue    []item
+	closing  bool
+	wake     chan struct{} // cap 1: queue changed
+	pending  int           // queued or in the window
+	idle     chan struct{} // closed and replaced when pending reaches zero
+	failed   map[int64]struct{}
+	reason   error
+	repair   chan struct{} // cap 1: failed changed
+	repaired bool          // the repairer is gone
 }
 
 // New starts a Waker.
 func New(cfg Config) *Waker {
-	if cfg.Window == 0 {
+	if cfg.Window <= 0 {
 		cfg.Window = 2048
 	}
-	if cfg.Capacity == 0 {
+	if cfg.Capacity <= 0 {
 		cfg.Capacity = 100_000
 	}
 	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
+		if *d <= 0 {
 			*d = v
 		}
 	}
@@ -137,17 +128,23 @@ func New(cfg Config) *Waker {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	if cfg.OnFail == nil {
+		cfg.OnFail = func(context.Context, []int64, error) {}
+	}
 	w := &Waker{
-		cfg: cfg, names: topology.NamesOf(cfg.Service), log: cfg.Logger, window: make(chan sent, cfg.Window),
+		cfg: cfg, exchange: topology.NamesOf(cfg.Service).Delay(), log: cfg.Logger,
+		window: make(chan sent, cfg.Window), published: make(chan struct{}),
 		wake: make(chan struct{}, 1), idle: make(chan struct{}), failed: map[int64]struct{}{}, repair: make(chan struct{}, 1),
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.wg.Go(w.publish)
+	w.wg.Go(w.collect)
 	w.wg.Go(w.repairLoop)
 	return w
 }
 
 // Enqueue queues wake-ups. It never waits: what cannot be queued goes to OnFail.
+// After Close has returned they are dropped, and the scan finds the tasks.
 func (w *Waker) Enqueue(wakes ...Wake) {
 	items := make([]item, len(wakes))
 	for i, wk := range wakes {
@@ -190,10 +187,13 @@ func (w *Waker) Publish(ctx context.Context, wakes []Wake) ([]bool, error) {
 	if left > 0 {
 		last = fmt.Errorf("publish wake-ups: %w", ctx.Err())
 	}
-	return append([]bool(nil), ok...), last
+	return append([]bool(nil), ok...), last // a copy: late confirms still write to ok
 }
 
 func (w *Waker) add(items []item) {
+	if len(items) == 0 {
+		return
+	}
 	w.mu.Lock()
 	var reason error
 	switch {
@@ -228,15 +228,17 @@ func (w *Waker) settle(err error, items ...item) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err != nil {
+	if err != nil && !w.repaired {
 		for _, it := range items {
 			// Bounded: beyond it the row's own dispatch time heals.
 			if it.settle == nil && len(w.failed) < w.cfg.Capacity {
 				w.failed[it.ID] = struct{}{}
+				w.reason = err
 			}
 		}
-		w.reason = err
-		notify(w.repair)
+		if len(w.failed) > 0 {
+			notify(w.repair)
+		}
 	}
 	if w.pending -= len(items); w.pending == 0 {
 		close(w.idle)
@@ -261,238 +263,24 @@ func (w *Waker) Flush(ctx context.Context) error {
 }
 
 // Close flushes and stops. What is not settled when ctx is done fails; OnFail is told
-// of every failure before Close returns, or RepairTimeout has passed.
+// of every failure before Close returns, which takes its own time, bounded by
+// RepairTimeout per call. A write that hangs on when ctx is done gets its connection
+// killed. Close may be called again, and concurrently.
 func (w *Waker) Close(ctx context.Context) error {
 	w.mu.Lock()
 	w.closing = true
 	w.mu.Unlock()
 	err := w.Flush(ctx)
 	w.cancel()
-	notify(w.wake)
+	grace := time.NewTimer(closeGrace)
+	defer grace.Stop()
+	select {
+	case <-w.published:
+	case <-grace.C:
+		if s := w.current.Load(); s != nil {
+			s.Kill(ErrClosed)
+		}
+	}
 	w.wg.Wait()
 	return err
-}
-
-// publish is the publisher. It ends when ctx is done, after failing what is queued,
-// and ends the collector by closing the window.
-func (w *Waker) publish() {
-	w.wg.Go(w.collect)
-	defer close(w.window)
-	var on *channel
-	defer func() { on.close() }()
-	for {
-		select {
-		case <-w.wake:
-		case <-w.ctx.Done():
-		}
-		w.mu.Lock()
-		items := w.queue
-		w.queue = nil
-		w.mu.Unlock()
-		if w.ctx.Err() != nil {
-			w.settle(ErrClosed, items...)
-			return
-		}
-		for len(items) > 0 {
-			var err error
-			if on, err = w.ready(on); err != nil {
-				w.settle(err, items...)
-				break
-			}
-			items = w.publishOn(on, items)
-		}
-	}
-}
-
-// publishOn publishes items until one fails, and returns those left, without
-// the failed one.
-func (w *Waker) publishOn(on *channel, items []item) []item {
-	for i, it := range items {
-		if i%64 == 0 && (on.dead() || on.session.Blocked() != "") {
-			return items[i:]
-		}
-		key, ok := topology.Key(w.names.Service(), time.Until(it.Due))
-		if !ok { // beyond the horizon: the scan's
-			w.settle(nil, it)
-			continue
-		}
-		confirm, err := on.ch.PublishWithDeferredConfirm(w.names.Delay(), key, true, false, amqp.Publishing{
-			ContentType: "application/json", DeliveryMode: amqp.Persistent, MessageId: strconv.FormatInt(it.ID, 10), Body: body(it.Wake),
-		})
-		if err != nil {
-			w.settle(fmt.Errorf("%w: %w", ErrUnconfirmed, err), it)
-			on.close()
-			return items[i+1:]
-		}
-		select {
-		case w.window <- sent{it, on, confirm}:
-		case <-w.ctx.Done():
-			w.settle(ErrClosed, it)
-			return items[i+1:]
-		}
-	}
-	return nil
-}
-
-func body(wk Wake) []byte {
-	b := make([]byte, 0, 48)
-	b = append(b, `{"id":`...)
-	b = strconv.AppendInt(b, wk.ID, 10)
-	b = append(b, `,"scene":`...)
-	b = strconv.AppendQuote(b, wk.Scene)
-	return append(b, '}')
-}
-
-// ready returns a channel that takes messages: on, or a new one. It waits for
-// Patience at most.
-func (w *Waker) ready(on *channel) (*channel, error) {
-	ctx, cancel := context.WithTimeout(w.ctx, w.cfg.Patience)
-	defer cancel()
-	for {
-		if on != nil && on.dead() {
-			on.close()
-			on = nil
-		}
-		session, err := w.cfg.Conn.Session(ctx)
-		if err != nil {
-			return on, fmt.Errorf("%w: %w", ErrUnavailable, err)
-		}
-		select {
-		case <-session.Unblocked():
-		case <-session.Done():
-			continue
-		case <-ctx.Done():
-			return on, fmt.Errorf("%w: it takes no messages: %s", ErrUnavailable, session.Blocked())
-		}
-		if on != nil {
-			return on, nil
-		}
-		if on, err = w.open(session); err == nil {
-			return on, nil
-		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: open a channel: %w", ErrUnavailable, err)
-		}
-	}
-}
-
-func (w *Waker) open(session *amqpconn.Session) (*channel, error) {
-	ch, err := session.Channel()
-	if err != nil {
-		return nil, err
-	}
-	if err := ch.Confirm(false); err != nil {
-		return nil, errors.Join(err, ch.Close())
-	}
-	return &channel{
-		ch: ch, session: session, returned: map[string]bool{},
-		returns: ch.NotifyReturn(make(chan amqp.Return, w.cfg.Window+1)),
-		closed:  ch.NotifyClose(make(chan *amqp.Error, 1)),
-	}, nil
-}
-
-func (c *channel) dead() bool {
-	return c.ch.IsClosed() || c.session.Err() != nil
-}
-
-func (c *channel) close() {
-	if c != nil && !c.dead() {
-		_ = c.ch.Close()
-	}
-}
-
-// collect is the collector. It ends when the window is closed and empty.
-func (w *Waker) collect() {
-	timer := time.NewTimer(w.cfg.ConfirmTimeout)
-	defer timer.Stop()
-	for s := range w.window {
-		timer.Reset(w.cfg.ConfirmTimeout)
-		w.settle(w.await(s, timer.C), s.item)
-	}
-}
-
-func (w *Waker) await(s sent, timeout <-chan time.Time) error {
-	// A message that was returned is also acked, and its return comes first.
-	select {
-	case <-s.confirm.Done():
-	case <-s.on.session.Done():
-		return fmt.Errorf("%w: %w", ErrUnconfirmed, s.on.session.Err())
-	case <-w.ctx.Done():
-		return fmt.Errorf("%w: %w", ErrUnconfirmed, ErrClosed)
-	case <-timeout:
-		// A broker that takes messages and says nothing: start afresh.
-		s.on.close()
-		return fmt.Errorf("%w in %v", ErrUnconfirmed, w.cfg.ConfirmTimeout)
-	}
-	if !s.confirm.Acked() {
-		// Nacks of a channel that died look like the broker's.
-		select {
-		case err := <-s.on.closed:
-			if err != nil {
-				return fmt.Errorf("%w: %w", ErrUnconfirmed, err)
-			}
-		default:
-		}
-		return ErrNacked
-	}
-	for {
-		select {
-		case r, open := <-s.on.returns:
-			if open {
-				s.on.returned[r.MessageId] = true
-				continue
-			}
-		default:
-		}
-		break
-	}
-	if id := strconv.FormatInt(s.ID, 10); s.on.returned[id] {
-		delete(s.on.returned, id)
-		return ErrUnroutable
-	}
-	return nil
-}
-
-// repairLoop is the repairer. After Close it works off what is left.
-func (w *Waker) repairLoop() {
-	for {
-		closing := false
-		select {
-		case <-w.repair:
-		case <-w.ctx.Done():
-			closing = true
-		}
-		if closing {
-			w.drained()
-		}
-		w.mu.Lock()
-		ids := make([]int64, 0, len(w.failed))
-		for id := range w.failed {
-			ids = append(ids, id)
-		}
-		clear(w.failed)
-		reason := w.reason
-		w.mu.Unlock()
-		if len(ids) > 0 {
-			w.log.Warn("wake-ups were not delivered; the scan will send them", "count", len(ids), "reason", reason)
-			ctx, cancel := context.WithTimeout(context.Background(), w.cfg.RepairTimeout)
-			w.cfg.OnFail(ctx, ids, reason)
-			cancel()
-		}
-		if closing {
-			return
-		}
-	}
-}
-
-// drained waits until nothing is pending; after Close that needs no broker.
-func (w *Waker) drained() {
-	w.mu.Lock()
-	pending, idle := w.pending, w.idle
-	w.mu.Unlock()
-	if pending > 0 {
-		<-idle
-	}
 }
