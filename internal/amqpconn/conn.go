@@ -87,7 +87,7 @@ func New(cfg Config) (*Conn, error) {
 func (c *Conn) Session(ctx context.Context) (*Session, error) {
 	for {
 		c.mu.Lock()
-		s, changed, last, closing := c.session, c.changed, c.state.LastError, c.closing
+		s, changed, closing := c.session, c.changed, c.closing
 		c.mu.Unlock()
 		if closing {
 			return nil, ErrClosed
@@ -97,7 +97,7 @@ func (c *Conn) Session(ctx context.Context) (*Session, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("wait for the broker: %w", ctx.Err()), last)
+			return nil, errors.Join(fmt.Errorf("wait for the broker: %w", ctx.Err()), c.State().LastError)
 		case <-changed:
 		}
 	}
