@@ -113,6 +113,7 @@ func (a *app) root() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		a.versionCommand(), a.configCommand(), a.migrateCommand(), a.topologyCommand(), a.serveCommand(), a.publishCommand(), a.tasksCommand(),
+		a.demoCommand(), a.demoWorker(),
 	)
 	usageErrors(root)
 	return root
