@@ -60,9 +60,9 @@ func After(d time.Duration, err error) error {
 }
 
 // MarkedClass returns the class that is marked anywhere in err's tree, or
-// ClassNone. Where several are marked the strictest wins (permanent, then
-// unknown, then transient) within a joined error; along a chain the outermost
-// mark wins, because whoever wrapped last knew most.
+// ClassNone. Along a chain the outermost mark wins, because whoever wrapped last
+// knew most. In a joined error unknown wins, then permanent, then transient: if one part
+// may have taken effect, the whole may have.
 func MarkedClass(err error) Class {
 	for err != nil {
 		if m, ok := err.(*mark); ok && m.class != ClassNone {
@@ -71,7 +71,7 @@ func MarkedClass(err error) Class {
 		if j, ok := err.(interface{ Unwrap() []error }); ok {
 			found := ClassNone
 			for _, e := range j.Unwrap() {
-				found = stricter(found, MarkedClass(e))
+				found = graver(found, MarkedClass(e))
 			}
 			return found
 		}
@@ -80,12 +80,12 @@ func MarkedClass(err error) Class {
 	return ClassNone
 }
 
-func stricter(a, b Class) Class {
+func graver(a, b Class) Class {
 	rank := func(c Class) int {
 		switch c {
-		case ClassPermanent:
-			return 3
 		case ClassUnknown:
+			return 3
+		case ClassPermanent:
 			return 2
 		case ClassTransient:
 			return 1

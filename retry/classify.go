@@ -44,7 +44,7 @@ func FirstOf(classifiers ...Classifier) Classifier {
 //
 // errors.As would not do here: of joined errors it takes the first that fits,
 // so a refused connection would hide a reset one beside it. Of joined errors
-// the strictest answer counts, as for marks.
+// the graver answer counts, as for marks.
 func classTree(err error, node func(error) Class) Class {
 	for err != nil {
 		if c := node(err); c != ClassNone {
@@ -53,7 +53,7 @@ func classTree(err error, node func(error) Class) Class {
 		if j, ok := err.(interface{ Unwrap() []error }); ok {
 			found := ClassNone
 			for _, e := range j.Unwrap() {
-				found = stricter(found, classTree(e, node))
+				found = graver(found, classTree(e, node))
 			}
 			return found
 		}

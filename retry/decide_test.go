@@ -129,7 +129,7 @@ func TestMarks(t *testing.T) {
 		{"none", base, retry.ClassNone},
 		{"anywhere in the chain", fmt.Errorf("a: %w", fmt.Errorf("b: %w", retry.Permanent(base))), retry.ClassPermanent},
 		{"outermost wins along a chain", retry.Transient(fmt.Errorf("b: %w", retry.Permanent(base))), retry.ClassTransient},
-		{"strictest wins in a join", errors.Join(retry.Transient(base), retry.Unknown(base)), retry.ClassUnknown},
+		{"unknown wins in a join", errors.Join(retry.Permanent(base), retry.Unknown(base), retry.Transient(base)), retry.ClassUnknown},
 		{"After says nothing of the class", retry.After(time.Second, base), retry.ClassNone},
 		{"After keeps the class", retry.After(time.Second, retry.Transient(base)), retry.ClassTransient},
 	} {
