@@ -3,7 +3,6 @@ package publisher
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -21,9 +20,6 @@ const (
 	wakeChunk = 1000
 	// repairTimeout bounds noting failed wake-ups in the store.
 	repairTimeout = 5 * time.Second
-	// closeGrace is how long Close waits, once its context is over, for goroutines
-	// that end as soon as the socket is closed under them.
-	closeGrace = 5 * time.Second
 )
 
 // wakes publishes wake-ups behind the callers' backs. It owns the broker's
@@ -71,28 +67,11 @@ func (w *wakes) failed(ctx context.Context, ids []int64, reason error) {
 	}
 }
 
-// close flushes until ctx is over, and ends everything.
+// close flushes until ctx is over, and ends everything. On a silent broker both
+// parts close the socket under what hangs, and what was pending is noted in the
+// store, which has repairTimeout of its own.
 func (w *wakes) close(ctx context.Context) error {
-	stopped := make(chan error, 1)
-	go func() { stopped <- w.waker.Close(ctx) }() // ends with the connection at the latest
-	select {
-	case err := <-stopped:
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
-		defer cancel()
-		return errors.Join(err, w.conn.Close(late))
-	case <-ctx.Done():
-	}
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
-	defer cancel()
-	// On a silent broker the waker may hang in a call of the client library, which
-	// takes no context. Closing the socket under it frees it.
-	err := w.conn.Close(late)
-	select {
-	case e := <-stopped:
-		return errors.Join(e, err)
-	case <-late.Done():
-		return errors.Join(fmt.Errorf("close publisher: wake-ups are still being noted: %w", ctx.Err()), err)
-	}
+	return errors.Join(w.waker.Close(ctx), w.conn.Close(ctx))
 }
 
 // wakeInserted hands over the wake-ups of tasks that were created just now.
