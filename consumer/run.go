@@ -26,6 +26,10 @@ var errGoexit = errors.New("handler ended its goroutine (runtime.Goexit)")
 // errDeadline is an attempt that did not begin.
 var errDeadline = errors.New("the deadline was over before the attempt began")
 
+// cancelPatience is how long a handler may take to return once its context is
+// over: longer than a command gets between SIGTERM and SIGKILL.
+const cancelPatience = 6 * time.Second
+
 // begin starts the handler of a claimed task in a goroutine of its own. slot is
 // the scene name that its place was taken for.
 func (c *Consumer) begin(work context.Context, t *persistence.Claimed, slot string, began time.Time) {
@@ -89,10 +93,10 @@ func (c *Consumer) settle(r *run, err error) {
 	}
 }
 
-// stopHandlers gives handlers their grace, then ends their contexts, then gives up on
-// those that do not return: their outcome is unknown.
-func (c *Consumer) stopHandlers() {
-	if c.awaitHandlers(max(c.cfg.Grace, 0)) {
+// stopHandlers gives handlers what is left of their grace, then ends their contexts, and
+// waits a little for them to return.
+func (c *Consumer) stopHandlers(grace time.Duration) {
+	if c.awaitHandlers(max(grace, 0)) {
 		return
 	}
 	left := c.running.all()
@@ -100,9 +104,11 @@ func (c *Consumer) stopHandlers() {
 	for _, r := range left {
 		r.cancel(ErrStopping)
 	}
-	if c.awaitHandlers(2 * time.Second) {
-		return
-	}
+	c.awaitHandlers(givenUpAfter)
+}
+
+// giveUp sends a result for handlers that did not return: their outcome is unknown.
+func (c *Consumer) giveUp() {
 	for _, r := range c.running.all() {
 		if !r.settled.Load() {
 			c.log.Error("handler does not return, given up", "task", r.claim.ID, "scene", r.task.Scene)
@@ -115,6 +121,8 @@ func (c *Consumer) stopHandlers() {
 func (c *Consumer) awaitHandlers(d time.Duration) bool {
 	timeout := time.NewTimer(d)
 	defer timeout.Stop()
+	again := time.NewTicker(100 * time.Millisecond) // freed may have been taken by the claimer
+	defer again.Stop()
 	for {
 		busy := false
 		for _, r := range c.running.all() {
@@ -126,6 +134,7 @@ func (c *Consumer) awaitHandlers(d time.Duration) bool {
 		select {
 		case <-timeout.C:
 			return false
+		case <-again.C:
 		case <-c.slots.freed:
 		}
 	}
