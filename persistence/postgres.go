@@ -34,7 +34,7 @@ const (
 const (
 	// DispatchGap is how long after its due time a task that still waits is
 	// taken for one whose wake-up was lost.
-	DispatchGap = 30 * time.Second
+	DispatchGap = 15 * time.Second
 	// MaxDispatchGap bounds the gap, which doubles with each re-publication.
 	MaxDispatchGap = 15 * time.Minute
 	// MaxErrorLen bounds a stored error text in bytes; what is longer is cut
