@@ -165,6 +165,7 @@ func TestClassifyNetBeforeSending(t *testing.T) {
 	t.Run("bad address", func(t *testing.T) {
 		_, err := net.Dial("tcp", "no-port")
 		wantNet(t, err, retry.ClassTransient)
+		//lint:ignore SA1007 wrong on purpose
 		_, err = url.Parse("http://bad host/%zz")
 		wantNet(t, err, retry.ClassPermanent)
 		wantNet(t, post(t.Context(), client(t, &http.Transport{}), "http://127.0.0.1:port/"), retry.ClassPermanent)

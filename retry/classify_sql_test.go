@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
 
 	"github.com/spillway-mq/spillway/retry"
 )
@@ -33,7 +34,7 @@ func TestClassifySQLState(t *testing.T) {
 		retry.ClassNone: {"", "00000", "01000", "02000", "4000", "400010", "57000", "57P04", "99999", "éé0"},
 	} {
 		for _, code := range codes {
-			var err error = &pq.Error{Code: pq.ErrorCode(code), Message: "m"}
+			var err error = &pq.Error{Code: pqerror.Code(code), Message: "m"}
 			if got := retry.ClassifySQLState(err); got != class {
 				t.Errorf("%s of lib/pq: %q, want %q", code, got, class)
 			}
