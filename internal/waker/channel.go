@@ -20,8 +20,8 @@ const (
 	missingHold = 500 * time.Millisecond
 )
 
-// channel is an AMQP channel in confirm mode. The publisher publishes on it, the
-// collector reads what comes back; both may find it dead and abandon it.
+// channel is an AMQP channel in confirm mode. The publisher owns it: it alone publishes
+// on it and closes it. The collector reads what comes back, and may abandon it.
 type channel struct {
 	ch      *amqp.Channel
 	session *amqpconn.Session
@@ -32,10 +32,9 @@ type channel struct {
 	abandoned chan struct{}  // closed by abandon
 	returned  map[string]int // by message id; the collector's
 
-	mu    sync.Mutex
-	ended bool
-	why   error     // of its death
-	died  time.Time // when that was noticed, soon where something was outstanding
+	mu   sync.Mutex
+	why  error     // of its death
+	died time.Time // when that was noticed, soon where something was outstanding
 }
 
 func (w *Waker) open(ctx context.Context, session *amqpconn.Session) (*channel, error) {
@@ -90,23 +89,28 @@ func (c *channel) missing() (until time.Time, err error) {
 	return c.died.Add(missingHold), fmt.Errorf("%w: %w", ErrUnroutable, ae)
 }
 
-// abandon gives c up: what is outstanding on it is unknown. Closing it takes a
-// goroutine, because a broker that does not read does not answer either; it ends
-// with the connection at the latest.
-func (c *channel) abandon(why error) <-chan struct{} {
+// abandon says that what is outstanding on c is unknown, and that nothing more may be
+// published on it.
+func (c *channel) abandon(why error) {
 	_ = c.cause() // the broker's reason, if there is one, goes before ours
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	done := make(chan struct{})
-	if c.ended {
-		close(done)
-		return done
-	}
-	c.ended = true
 	if c.why == nil {
 		c.why, c.died = why, time.Now()
 	}
-	close(c.abandoned)
+	select {
+	case <-c.abandoned:
+	default:
+		close(c.abandoned)
+	}
+}
+
+// close is the publisher's alone: a message that overtakes the closing of its channel
+// ends the whole connection (504 CHANNEL_ERROR). It takes a goroutine, because a broker
+// that does not read does not answer either; it ends with the connection at the latest.
+func (c *channel) close() <-chan struct{} {
+	c.abandon(ErrClosed)
+	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		_ = c.ch.Close()
@@ -114,12 +118,12 @@ func (c *channel) abandon(why error) <-chan struct{} {
 	return done
 }
 
-// end abandons c and gives the broker a moment to agree.
+// end closes c and gives the broker a moment to agree.
 func (c *channel) end() {
 	late := time.NewTimer(endWait)
 	defer late.Stop()
 	select {
-	case <-c.abandon(ErrClosed):
+	case <-c.close():
 	case <-late.C:
 	}
 }

@@ -57,6 +57,7 @@ func (w *Waker) publish() {
 			}
 			if on != nil && on.cause() != nil {
 				hold, missing = on.missing()
+				on.close()
 				on = nil
 			}
 			if missing != nil && time.Now().Before(hold) {
@@ -85,6 +86,11 @@ func (w *Waker) publish() {
 func (w *Waker) publishOn(on *channel, items []item) []item {
 	grid := topology.Grid()
 	for i, it := range items {
+		select {
+		case <-on.abandoned:
+			return items[i:]
+		default:
+		}
 		if i%16 == 0 && (on.cause() != nil || on.session.Blocked() != "") {
 			return items[i:]
 		}
@@ -137,7 +143,7 @@ func (w *Waker) ready(on *channel) (*channel, error) {
 	for {
 		session, err := w.cfg.Conn.Session(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return on, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		select {
 		case <-session.Unblocked():
@@ -146,8 +152,11 @@ func (w *Waker) ready(on *channel) (*channel, error) {
 		case <-ctx.Done():
 			return on, fmt.Errorf("%w: it takes no messages: %s", ErrUnavailable, session.Blocked())
 		}
-		if on != nil && on.cause() == nil {
-			return on, nil
+		if on != nil {
+			if on.cause() == nil {
+				return on, nil
+			}
+			on.close()
 		}
 		w.current.Store(session)
 		if on, err = w.open(ctx, session); err == nil {
