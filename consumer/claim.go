@@ -154,17 +154,17 @@ func (cl *claimer) claim(ctx, work context.Context, batch []delivery, putOff map
 	away := false
 	err := backoff(ctx, func() (bool, error) {
 		began = time.Now()
+		call, cancel := c.patient(ctx, work)
+		defer cancel()
 		var err error
-		// Not cut short by ctx: a claim whose answer we do not wait for would hold
-		// its tasks for a whole lease.
-		claimed, err = c.cfg.Store.Claim(work, req)
+		claimed, err = c.cfg.Store.Claim(call, req)
 		if err == nil {
-			err = cl.putOff(work, putOff)
+			err = cl.putOff(call, putOff)
 		}
 		if err != nil && !away {
 			away = true
 			c.log.Warn("cannot claim, unsubscribed until postgres is back", "error", err, "tasks", len(ids))
-			c.pause(ctx, true)
+			post(c.paused, true)
 		}
 		return err == nil, err
 	})
@@ -180,10 +180,10 @@ func (cl *claimer) claim(ctx, work context.Context, batch []delivery, putOff map
 	}
 	if away {
 		c.log.Info("postgres is back, subscribing again")
-		c.pause(ctx, false)
+		post(c.paused, false)
 	}
 	if last != nil && last.tag > 0 {
-		c.ack(ctx, ack{last.tag, last.generation})
+		post(c.acks, ack{last.tag, last.generation})
 	}
 	got := make(map[int64]*persistence.Claimed, len(claimed))
 	for i := range claimed {
@@ -206,12 +206,21 @@ func (cl *claimer) claim(ctx, work context.Context, batch []delivery, putOff map
 			c.begin(work, t, d.scene, began)
 		}
 	}
-	if stop {
-		c.release(work, back)
-		return false
-	}
+	c.release(work, back)
 	c.revisit(work, missed)
-	return true
+	return !stop
+}
+
+// patient is the context of a claim. It is not cut short by ctx at once: a claim whose answer
+// we do not wait for would hold its tasks for a whole lease. An answer that takes longer than
+// the lease is of no use; the claim is then made again with the same token.
+func (c *Consumer) patient(ctx, work context.Context) (context.Context, context.CancelFunc) {
+	call, cancel := context.WithTimeout(work, c.cfg.Lease)
+	stop := context.AfterFunc(ctx, func() {
+		hurry := time.AfterFunc(callTimeout, cancel)
+		context.AfterFunc(call, func() { hurry.Stop() })
+	})
+	return call, func() { stop(); cancel() }
 }
 
 // putOff has tasks of scenes at their bound come again later; the longer this goes on,
@@ -231,19 +240,15 @@ func (cl *claimer) putOff(ctx context.Context, tasks map[string][]int64) error {
 	return nil
 }
 
-// pause tells the receiver to unsubscribe, or to subscribe again.
-func (c *Consumer) pause(ctx context.Context, p bool) {
+// post puts v into a channel of capacity one, in the place of what was not taken yet: a newer
+// ack includes the older, and only the newest pause counts. So the claimer never waits for the
+// receiver, which may be waiting for a silent broker. Only one goroutine may post.
+func post[T any](ch chan T, v T) {
 	select {
-	case c.paused <- p:
-	case <-ctx.Done():
+	case <-ch:
+	default:
 	}
-}
-
-func (c *Consumer) ack(ctx context.Context, a ack) {
-	select {
-	case c.acks <- a:
-	case <-ctx.Done(): // the broker delivers again, and the claim is refused
-	}
+	ch <- v
 }
 
 // handBack has the tasks that waited for their scene woken elsewhere. What is
@@ -256,7 +261,7 @@ func (cl *claimer) handBack(ctx context.Context) {
 	if len(ids) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := cl.c.comeAgain(ctx, ids, 0); err != nil {
 		cl.c.log.Warn("could not hand waiting tasks back; the scan wakes them", "tasks", len(ids), "error", err)

@@ -19,8 +19,16 @@ import (
 // consumer stops.
 var ErrStopping = errors.New("consumer is stopping")
 
-// finishPatience is how long a stop waits for a Postgres that is away.
-const finishPatience = 15 * time.Second
+const (
+	// finishPatience is how long a stop waits for a Postgres that is away.
+	finishPatience = 15 * time.Second
+	// givenUpAfter is how long handlers may take to return once their contexts have
+	// ended.
+	givenUpAfter = 6 * time.Second
+	// callTimeout bounds a call of the store that is not worth waiting for: the scan
+	// heals what it would have done.
+	callTimeout = 5 * time.Second
+)
 
 // ErrUnreachable says that a server did not answer within StartTimeout.
 var ErrUnreachable = errors.New("server not reachable")
@@ -34,13 +42,16 @@ type Consumer struct {
 	scenes map[string]*scene
 	known  []string // names of scenes
 
+	declared    bool           // the topology, at the start; the receiver's from then on
 	conn        *amqpconn.Conn // for consuming, and the reaper's look at the backlog
 	publishConn *amqpconn.Conn // the waker's: a blocked publisher must not hold up acks
 	waker       *waker.Waker
 
 	arrived chan delivery // from the receiver to the claimer
-	acks    chan ack      // from the claimer to the receiver
-	paused  chan bool     // the claimer tells the receiver to unsubscribe, or subscribe again
+	acks    chan ack      // from the claimer to the receiver; cap 1, a new one replaces the old (see post)
+	paused  chan bool     // the claimer tells the receiver to unsubscribe, or subscribe again; as acks
+
+	unknownDelay time.Duration // see there; tests shorten it
 
 	slots   *slots
 	running *running
@@ -65,7 +76,7 @@ func New(cfg Config, handlers ...Handler) (*Consumer, error) {
 	if len(handlers) == 0 {
 		errs = append(errs, retry.NewFieldError("handlers", "none", "at least one"))
 	}
-	c := &Consumer{cfg: cfg, log: cfg.Logger.With("service", cfg.Service), names: topology.NamesOf(cfg.Service), grid: topology.Grid(), scenes: map[string]*scene{}}
+	c := &Consumer{cfg: cfg, log: cfg.Logger.With("service", cfg.Service), names: topology.NamesOf(cfg.Service), grid: topology.Grid(), scenes: map[string]*scene{}, unknownDelay: unknownDelay}
 	for _, h := range handlers {
 		s := h.scene
 		if err := s.Check(); err != nil {
@@ -91,18 +102,29 @@ func New(cfg Config, handlers ...Handler) (*Consumer, error) {
 // Config.Grace to end, what was claimed but not begun goes back, and what does not end in
 // time is written down as of unknown outcome. It returns nil then. It returns an error if the
 // schema does not fit (retry.ErrSchema), a server is not there within StartTimeout
-// (ErrUnreachable), or the topology cannot be declared as it should be. It may be
-// called once.
+// (ErrUnreachable), or the topology cannot be declared as it should be. A ctx that is
+// done while the servers are waited for is a stop like any other. It may be called once.
 //
 // Goroutines: the receiver and the claimer end when ctx is done; handlers when they
 // return, or are given up after Grace; the heartbeat and the finisher after the
 // last handler; the reaper when ctx is done. Run waits for all but given-up handlers.
 func (c *Consumer) Run(ctx context.Context) error {
+	var scans *reaper.Reaper
+	if !c.cfg.NoReaper {
+		var err error
+		if scans, err = c.newReaper(); err != nil {
+			return err
+		}
+	}
 	if err := c.start(ctx); err != nil {
+		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			c.log.Info("stopped before it began", "error", err)
+			return nil
+		}
 		return err
 	}
 	prefetch := 2 * c.cfg.Concurrency
-	c.arrived, c.acks, c.paused = make(chan delivery, 2*prefetch), make(chan ack), make(chan bool)
+	c.arrived, c.acks, c.paused = make(chan delivery, 2*prefetch), make(chan ack, 1), make(chan bool, 1)
 	c.slots, c.running = newSlots(c.cfg.Concurrency), newRunning()
 	c.results = make(chan result, c.cfg.Concurrency)
 
@@ -115,30 +137,32 @@ func (c *Consumer) Run(ctx context.Context) error {
 	upkeep.Go(func() { c.heartbeat(work) })
 	finished := make(chan struct{})
 	go func() { defer close(finished); c.finishLoop(work) }()
-	if !c.cfg.NoReaper {
-		r, err := c.newReaper()
-		if err != nil {
-			endWork()
-			return err
-		}
-		roles.Go(func() { r.Run(ctx) })
+	if scans != nil {
+		roles.Go(func() { scans.Run(ctx) })
 	}
 	c.log.Info("consuming", "scenes", c.known, "concurrency", c.cfg.Concurrency, "name", c.cfg.Name)
 	<-ctx.Done()
+	grace := time.Now().Add(max(c.cfg.Grace, 0))
 	c.log.Info("stopping: no more claims", "running", c.running.len())
 	roles.Wait()
-	c.stopHandlers()
+	c.stopHandlers(time.Until(grace))
+	// Counts from before the last results are sent: a finisher that cannot write takes none.
+	patience := time.AfterFunc(finishPatience, func() {
+		c.log.Error("results cannot be written, giving up: the leases run out and the outcomes are unknown", "tasks", c.running.len())
+		endWork()
+	})
+	defer patience.Stop()
+	c.giveUp()
 	c.senders.Wait() // every run has sent, or was given up
 	close(c.results)
-	select {
-	case <-finished:
-	case <-time.After(finishPatience):
-		c.log.Error("results cannot be written, giving up: the leases run out and the outcomes are unknown", "tasks", c.running.len())
-	}
-	endWork()
 	<-finished
+	endWork()
 	upkeep.Wait()
-	return c.closeConns()
+	if err := c.closeConns(); err != nil {
+		// Nothing is lost by it: the scan sends the wake-ups that were under way.
+		c.log.Warn("connections did not close in order", "error", err)
+	}
+	return nil
 }
 
 // start waits for both servers and checks what they hold.
@@ -179,8 +203,9 @@ func (c *Consumer) start(ctx context.Context) error {
 	session, err := c.conn.Session(waitCtx)
 	if err == nil && c.cfg.Declare {
 		err = topology.Declare(waitCtx, session.Connection, topology.Config{Service: c.cfg.Service, Kind: c.cfg.Kind})
+		c.declared = err == nil
 		var mismatch *topology.MismatchError
-		if err != nil && !errors.As(err, &mismatch) {
+		if err != nil && !errors.As(err, &mismatch) && waitCtx.Err() == nil {
 			// Lost meanwhile: the receiver declares again.
 			c.log.Warn("could not declare the topology yet", "error", err)
 			err = nil
@@ -205,6 +230,13 @@ func (c *Consumer) connect(purpose string) (*amqpconn.Conn, error) {
 func (c *Consumer) closeConns() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
+	// The waker closes its channel, which a silent broker does not answer.
+	stop := context.AfterFunc(ctx, func() {
+		if s := c.publishConn.Live(); s != nil {
+			s.Kill(errors.New("the broker does not answer"))
+		}
+	})
+	defer stop()
 	return errors.Join(c.waker.Close(ctx), c.publishConn.Close(ctx), c.conn.Close(ctx))
 }
 

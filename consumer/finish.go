@@ -3,6 +3,8 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/spillway-mq/spillway/internal/waker"
@@ -26,19 +28,45 @@ type result struct {
 // else can end the leases meanwhile.
 func (c *Consumer) finishLoop(work context.Context) {
 	for first := range c.results {
-		batch := []result{first}
-		for gathering := true; gathering && len(batch) < maxFinish; {
-			select {
-			case r, ok := <-c.results:
-				if gathering = ok; ok {
-					batch = append(batch, r)
-				}
-			default:
-				gathering = false
-			}
+		for batch := gatherResults(first, c.results); len(batch) > 0; {
+			var later []result
+			batch, later = distinct(batch)
+			c.finish(work, batch)
+			batch = later
 		}
-		c.finish(work, batch)
 	}
+}
+
+// gatherResults takes what has gathered.
+func gatherResults(first result, results <-chan result) []result {
+	batch := []result{first}
+	for len(batch) < maxFinish {
+		select {
+		case r, ok := <-results:
+			if !ok {
+				return batch
+			}
+			batch = append(batch, r)
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// distinct splits off the second results of a task. They come of two claims, one of which was
+// lost, and the statement could not tell them apart.
+func distinct(batch []result) (first, later []result) {
+	seen := make(map[int64]bool, len(batch))
+	for _, r := range batch {
+		if seen[r.run.claim.ID] {
+			later = append(later, r)
+			continue
+		}
+		seen[r.run.claim.ID] = true
+		first = append(first, r)
+	}
+	return first, later
 }
 
 func (c *Consumer) finish(ctx context.Context, batch []result) {
@@ -101,18 +129,30 @@ func (c *Consumer) outcome(ctx context.Context, r result) (persistence.Result, e
 	if err != nil {
 		return out, err
 	}
-	class := r.run.scene.scene.ClassOf(r.err)
-	after, _ := retry.RetryAfter(r.err)
+	class, text, after := describe(r.run.scene.scene, r.err)
 	facts := retry.Facts{
 		TaskID: t.ID, Attempt: t.Attempt, Uncharged: t.Uncharged, Crashes: t.Crashes,
 		Elapsed: t.Elapsed + r.took, Deadline: t.Deadline, Class: class, RetryAfter: after,
 	}
 	d := retry.Decide(r.run.scene.rules, facts)
-	text := r.err.Error()
 	out.Status, out.Reason, out.Delay, out.Class, out.Error, out.Unknown = d.Status, d.Reason, d.Delay, class, text, class == retry.ClassUnknown
 	out.Event = &persistence.Event{
 		Attempt: t.Attempt, From: retry.StatusExecuting, To: d.Status, Reason: d.Reason, Class: class, Error: text,
 		Actor: c.cfg.Name, PolicyVersion: version, Facts: &facts, Decision: &d,
 	}
 	return out, nil
+}
+
+// describe asks the handler's error what it is. Error and Classify are code of the
+// user's, which may panic: on a typed nil, say.
+func describe(s retry.Scene, err error) (class retry.Class, text string, after time.Duration) {
+	defer func() {
+		if v := recover(); v != nil {
+			class, after = retry.ClassUnknown, 0
+			text = fmt.Sprintf("panic: %v, while looking at an error of type %T\n%s", v, err, debug.Stack())
+		}
+	}()
+	class, text = s.ClassOf(err), err.Error()
+	after, _ = retry.RetryAfter(err)
+	return class, text, after
 }

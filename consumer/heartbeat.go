@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/spillway-mq/spillway/persistence"
@@ -18,7 +19,7 @@ func (c *Consumer) heartbeat(work context.Context) {
 			return
 		case <-tick.C:
 		}
-		runs := c.running.all()
+		runs := slices.DeleteFunc(c.running.all(), func(r *run) bool { return r.gone.Load() })
 		if len(runs) == 0 {
 			continue
 		}
@@ -44,7 +45,7 @@ func (c *Consumer) heartbeat(work context.Context) {
 		for _, r := range runs {
 			if ours[r.claim] {
 				r.renewed(c.cfg.Lease, asked)
-			} else if !r.settled.Load() {
+			} else if !r.settled.Load() && r.gone.CompareAndSwap(false, true) {
 				c.log.Warn("claim lost while its handler runs", "task", r.claim.ID, "scene", r.task.Scene)
 				r.lost()
 			}

@@ -75,29 +75,34 @@ func (c *Consumer) subscribe(ctx context.Context, generation, prefetch int) (pau
 	if session == nil {
 		return paused, err
 	}
-	if c.cfg.Declare && generation > 1 {
+	if c.cfg.Declare && !c.declared {
 		if err := topology.Declare(ctx, session.Connection, topology.Config{Service: c.cfg.Service, Kind: c.cfg.Kind}); err != nil {
 			return false, fmt.Errorf("declare topology: %w", err)
 		}
 	}
-	ch, err := session.Channel()
+	c.declared = false // before the next channel again: who knows why this one ended
+	var msgs <-chan amqp.Delivery
+	closed, cancelled := make(chan *amqp.Error, 1), make(chan string, 1)
+	ch, err := session.OpenChannel(ctx, func(ch *amqp.Channel) error {
+		ch.NotifyClose(closed)
+		ch.NotifyCancel(cancelled)
+		if err := ch.Qos(prefetch, 0, false); err != nil {
+			return fmt.Errorf("set prefetch: %w", err)
+		}
+		var err error
+		if msgs, err = ch.Consume(c.names.Ready(), c.cfg.Name, false, false, false, false, nil); err != nil {
+			return fmt.Errorf("subscribe to %s: %w", c.names.Ready(), err)
+		}
+		return nil
+	})
 	if err != nil {
-		return false, fmt.Errorf("open channel: %w", err)
+		return false, err
 	}
 	defer func() {
 		if session.Err() == nil && !ch.IsClosed() {
 			err = errors.Join(err, closeChannel(ch))
 		}
 	}()
-	if err := ch.Qos(prefetch, 0, false); err != nil {
-		return false, fmt.Errorf("set prefetch: %w", err)
-	}
-	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
-	cancelled := ch.NotifyCancel(make(chan string, 1))
-	msgs, err := ch.Consume(c.names.Ready(), c.cfg.Name, false, false, false, false, nil)
-	if err != nil {
-		return false, fmt.Errorf("subscribe to %s: %w", c.names.Ready(), err)
-	}
 	c.cfg.OnEvent(Event{Kind: EventSubscribed})
 	for {
 		select {

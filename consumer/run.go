@@ -26,10 +26,6 @@ var errGoexit = errors.New("handler ended its goroutine (runtime.Goexit)")
 // errDeadline is an attempt that did not begin.
 var errDeadline = errors.New("the deadline was over before the attempt began")
 
-// cancelPatience is how long a handler may take to return once its context is
-// over: longer than a command gets between SIGTERM and SIGKILL.
-const cancelPatience = 6 * time.Second
-
 // begin starts the handler of a claimed task in a goroutine of its own. slot is
 // the scene name that its place was taken for.
 func (c *Consumer) begin(work context.Context, t *persistence.Claimed, slot string, began time.Time) {

@@ -19,6 +19,7 @@ type run struct {
 	cancel  context.CancelCauseFunc
 	expiry  *time.Timer // cancels when the lease is over and was not renewed
 	settled atomic.Bool // somebody has sent, or will send, its result
+	gone    atomic.Bool // the store has said that the claim is another's
 }
 
 // renewed moves the end of the lease; asked is when the renewal was sent.
@@ -29,19 +30,20 @@ func (r *run) renewed(lease time.Duration, asked time.Time) {
 // running holds the runs of this process. The heartbeat reads it, handlers and
 // the finisher write it.
 type running struct {
-	mu   sync.Mutex
-	runs map[int64]*run
+	mu     sync.Mutex
+	runs   map[*run]struct{}
+	newest map[int64]*run // by task
 }
 
-func newRunning() *running { return &running{runs: map[int64]*run{}} }
+func newRunning() *running { return &running{runs: map[*run]struct{}{}, newest: map[int64]*run{}} }
 
-// add puts r in and returns the run of the same task that it replaces, whose claim
-// must have been lost.
+// add puts n in and returns the run of the same task that was there, or nil. That one has lost
+// its claim. It stays in until its handler has returned: a stop has to wait for it.
 func (r *running) add(n *run) *run {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	old := r.runs[n.claim.ID]
-	r.runs[n.claim.ID] = n
+	old := r.newest[n.claim.ID]
+	r.runs[n], r.newest[n.claim.ID] = struct{}{}, n
 	return old
 }
 
@@ -50,8 +52,9 @@ func (r *running) remove(n *run) {
 	n.cancel(nil)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.runs[n.claim.ID] == n {
-		delete(r.runs, n.claim.ID)
+	delete(r.runs, n)
+	if r.newest[n.claim.ID] == n {
+		delete(r.newest, n.claim.ID)
 	}
 }
 
@@ -65,7 +68,7 @@ func (r *running) all() []*run {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := make([]*run, 0, len(r.runs))
-	for _, n := range r.runs {
+	for n := range r.runs {
 		out = append(out, n)
 	}
 	return out

@@ -40,6 +40,8 @@ func (c *Consumer) revisit(ctx context.Context, ids []int64) {
 	if len(ids) == 0 {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	wakes, err := c.cfg.Store.Wakes(ctx, ids)
 	if err != nil {
 		c.log.Warn("cannot look at tasks that were not claimed; the scan wakes them", "tasks", len(ids), "error", err)
@@ -48,9 +50,10 @@ func (c *Consumer) revisit(ctx context.Context, ids []int64) {
 	unknown := map[string][]int64{}
 	for _, w := range wakes {
 		switch {
+		case w.In > earlyGrace: // a stale wake-up; the right one is on its way
 		case c.scenes[w.Scene] == nil:
 			unknown[w.Scene] = append(unknown[w.Scene], w.ID)
-		case w.In > 0 && w.In <= earlyGrace:
+		default: // also where it came due since the claim
 			c.waker.Enqueue(waker.Wake{ID: w.ID, Scene: w.Scene, Due: time.Now().Add(w.In)})
 		}
 	}
@@ -59,7 +62,7 @@ func (c *Consumer) revisit(ctx context.Context, ids []int64) {
 		for _, id := range ids {
 			c.cfg.OnEvent(Event{Kind: EventUnknown, Task: id, Scene: scene})
 		}
-		if err := c.comeAgain(ctx, ids, unknownDelay); err != nil {
+		if err := c.comeAgain(ctx, ids, c.unknownDelay); err != nil {
 			c.log.Warn("could not put tasks off; the scan wakes them", "scene", scene, "error", err)
 		}
 	}
@@ -70,7 +73,7 @@ func (c *Consumer) release(ctx context.Context, claims []persistence.Claim) {
 	if len(claims) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	ids, err := c.cfg.Store.Release(ctx, claims)
 	if err != nil {
@@ -106,7 +109,7 @@ func (c *Consumer) publish(ctx context.Context, wakes []persistence.Wake) ([]boo
 
 // depth is the reaper's look at the backlog.
 func (c *Consumer) depth(ctx context.Context) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	session, err := c.conn.Session(ctx)
 	if err != nil {
