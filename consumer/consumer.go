@@ -51,7 +51,8 @@ type Consumer struct {
 	acks    chan ack      // from the claimer to the receiver; cap 1, a new one replaces the old (see post)
 	paused  chan bool     // the claimer tells the receiver to unsubscribe, or subscribe again; as acks
 
-	unknownDelay time.Duration // see there; tests shorten it
+	unknownDelay time.Duration // these are constants that tests shorten
+	patience     time.Duration
 
 	slots   *slots
 	running *running
@@ -76,7 +77,7 @@ func New(cfg Config, handlers ...Handler) (*Consumer, error) {
 	if len(handlers) == 0 {
 		errs = append(errs, retry.NewFieldError("handlers", "none", "at least one"))
 	}
-	c := &Consumer{cfg: cfg, log: cfg.Logger.With("service", cfg.Service), names: topology.NamesOf(cfg.Service), grid: topology.Grid(), scenes: map[string]*scene{}, unknownDelay: unknownDelay}
+	c := &Consumer{cfg: cfg, log: cfg.Logger.With("service", cfg.Service), names: topology.NamesOf(cfg.Service), grid: topology.Grid(), scenes: map[string]*scene{}, unknownDelay: unknownDelay, patience: finishPatience}
 	for _, h := range handlers {
 		s := h.scene
 		if err := s.Check(); err != nil {
@@ -147,7 +148,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	roles.Wait()
 	c.stopHandlers(time.Until(grace))
 	// Counts from before the last results are sent: a finisher that cannot write takes none.
-	patience := time.AfterFunc(finishPatience, func() {
+	patience := time.AfterFunc(c.patience, func() {
 		c.log.Error("results cannot be written, giving up: the leases run out and the outcomes are unknown", "tasks", c.running.len())
 		endWork()
 	})

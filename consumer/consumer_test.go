@@ -3,10 +3,13 @@ package consumer_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 
 	"github.com/spillway-mq/spillway/consumer"
@@ -15,6 +18,7 @@ import (
 	"github.com/spillway-mq/spillway/persistence/storetest"
 	"github.com/spillway-mq/spillway/publisher"
 	"github.com/spillway-mq/spillway/retry"
+	"github.com/spillway-mq/spillway/topology"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -24,18 +28,26 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type world struct {
 	t       *testing.T
 	service string
+	schema  string
 	store   *persistence.Postgres
 	pub     *publisher.Publisher
+	amqp    *amqp.Channel // for what no publisher would send; one goroutine at a time
+	hurry   [2]time.Duration
 
 	mu     sync.Mutex
 	events []consumer.Event
 }
 
-func newWorld(t *testing.T) *world {
+// newWorld has classic queues where no kind is given: they are quicker to declare.
+func newWorld(t *testing.T, kind ...topology.QueueKind) *world {
 	t.Helper()
-	w := &world{t: t, service: testenv.Service(t)}
-	w.store = storetest.OpenService(t, w.service)
-	testenv.DeclareTopology(t, w.service)
+	w := &world{t: t, service: testenv.Service(t), schema: storetest.Schema(t)}
+	w.store = storetest.OpenConfig(t, persistence.Config{Service: w.service, Schema: w.schema})
+	testenv.DeclareTopology(t, w.service, append(kind, topology.Classic)[0])
+	var err error
+	if w.amqp, err = testenv.AMQP(t).Channel(); err != nil {
+		t.Fatal(err)
+	}
 	pub, err := publisher.New(publisher.Config{Service: w.service, Store: w.store, AMQPURL: testenv.AMQPURL(t), Logger: testenv.Logger(t)})
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +83,7 @@ func (w *world) count(kind consumer.EventKind) int {
 
 func (w *world) config() consumer.Config {
 	return consumer.Config{
-		Service: w.service, Store: w.store, AMQPURL: testenv.AMQPURL(w.t), Logger: testenv.Logger(w.t), OnEvent: w.note,
+		Service: w.service, Store: w.store, AMQPURL: testenv.AMQPURL(w.t), Kind: topology.Classic, Logger: testenv.Logger(w.t), OnEvent: w.note,
 		Lease: 2 * time.Second, ScanInterval: 500 * time.Millisecond, Grace: 5 * time.Second, Concurrency: 16,
 	}
 }
@@ -84,6 +96,7 @@ func (w *world) start(cfg consumer.Config, handlers ...consumer.Handler) (stop f
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	c.Hurry(w.hurry[0], w.hurry[1])
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
@@ -124,6 +137,88 @@ func (w *world) await(id int64, want retry.Status) retry.Task {
 	return task
 }
 
+// insert stores tasks whose wake-ups nobody sends.
+func (w *world) insert(tasks ...persistence.NewTask) (ids []int64) {
+	w.t.Helper()
+	for i := range tasks {
+		if tasks[i].Args == nil {
+			tasks[i].Args = []byte(`{"N":1}`)
+		}
+	}
+	in, err := w.store.Insert(context.Background(), tasks)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, r := range in {
+		ids = append(ids, r.ID)
+	}
+	return ids
+}
+
+// exec runs SQL on the tables, {task} is one of them.
+func (w *world) exec(query string, args ...any) {
+	w.t.Helper()
+	if _, err := w.store.DB().ExecContext(context.Background(), strings.ReplaceAll(query, "{task}", w.schema+".task"), args...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// send puts a message into the ready queue.
+func (w *world) send(body string) {
+	w.t.Helper()
+	err := w.amqp.PublishWithContext(context.Background(), "", w.names().Ready(), false, false, amqp.Publishing{Body: []byte(body), DeliveryMode: amqp.Persistent})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) wake(scene string, ids ...int64) {
+	w.t.Helper()
+	for _, id := range ids {
+		w.send(fmt.Sprintf(`{"id":%d,"scene":%q}`, id, scene))
+	}
+}
+
+func (w *world) names() topology.Names { return topology.NamesOf(w.service) }
+
+// queue returns how many messages wait in a queue, and how many consumers it has.
+func (w *world) queue(name string) (messages, consumers int) {
+	w.t.Helper()
+	q, err := w.amqp.QueueDeclarePassive(name, true, false, false, false, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return q.Messages, q.Consumers
+}
+
+// awaitQueue waits until a queue holds so many messages that nobody has in hand.
+func (w *world) awaitQueue(name string, want int) {
+	w.t.Helper()
+	testenv.Eventually(w.t, 10*time.Second, func() bool { n, _ := w.queue(name); return n == want }, fmt.Sprintf("%d messages in %s", want, name))
+}
+
+// awaitEvents waits for at least n events of a kind.
+func (w *world) awaitEvents(kind consumer.EventKind, n int) {
+	w.t.Helper()
+	testenv.Eventually(w.t, 20*time.Second, func() bool { return w.count(kind) >= n }, fmt.Sprintf("%d events %s", n, kind))
+}
+
+func (w *world) get(id int64) retry.Task {
+	w.t.Helper()
+	task, err := w.store.Get(context.Background(), id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return task
+}
+
+// through returns a store behind a proxy that can fail.
+func (w *world) through() (*testenv.Proxy, *persistence.Postgres) {
+	w.t.Helper()
+	proxy, dsn := testenv.ProxyURL(w.t, testenv.PostgresDSN(w.t))
+	return proxy, storetest.OpenConfig(w.t, persistence.Config{DSN: dsn, Service: w.service, Schema: w.schema})
+}
+
 type order struct{ N int }
 
 // fast retries after 100 ms.
@@ -133,7 +228,8 @@ func fast(name string, unknown retry.UnknownMode) retry.Scene {
 }
 
 func TestTaskRunsRetriesAndEnds(t *testing.T) {
-	w := newWorld(t)
+	t.Parallel()
+	w := newWorld(t, topology.Quorum)
 	boom := errors.New("boom")
 	var mu sync.Mutex
 	seen := map[int]int{}
