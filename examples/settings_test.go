@@ -45,14 +45,14 @@ func TestSettings(t *testing.T) {
 			continue
 		}
 		rows++
-		cells := strings.Split(line, " | ")
-		name := strings.Trim(cells[0], "|` ")
+		cells := strings.Split(line, "|") // the first is empty
+		name := strings.Trim(cells[1], "` ")
 		i := slices.IndexFunc(entries, func(e settingEntry) bool { return e.Name == name })
 		switch {
 		case i < 0:
 			t.Errorf("the README names %s, which is no setting", name)
-		case strings.Trim(cells[1], "|` ") != entries[i].Default:
-			t.Errorf("the README says that the default of %s is %s; it is %s", name, cells[1], code(entries[i].Default))
+		case strings.Trim(cells[2], "` ") != entries[i].Default:
+			t.Errorf("the README says that the default of %s is %s; it is %s", name, cells[2], code(entries[i].Default))
 		}
 	}
 	if rows == 0 {
