@@ -87,6 +87,9 @@ func New(cfg Config, handlers ...Handler) (*Consumer, error) {
 		if s.Unknown == retry.UnknownAsk {
 			errs = append(errs, fmt.Errorf("scene %q: %w", s.Name, retry.NewFieldError("unknown", "ask", "review or repeat: a scene without a Query handler has nobody to ask")))
 		}
+		if h.run == nil {
+			errs = append(errs, fmt.Errorf("scene %q: %w", s.Name, retry.NewFieldError("handler", "nil", "a function")))
+		}
 		if c.scenes[s.Name] != nil {
 			errs = append(errs, retry.NewFieldError("scene", s.Name, "registered once"))
 		}

@@ -47,6 +47,9 @@ func (h Handler) Scene() retry.Scene { return h.scene }
 // context is done; context.Cause says why: retry.ErrLostClaim, ErrStopping or
 // a timeout. A panic is an error.
 func Handle[T any](scene retry.Scene, run func(ctx context.Context, job *Job[T]) error) Handler {
+	if run == nil {
+		return Handler{scene: scene} // New says so
+	}
 	return Handler{scene: scene, run: func(ctx context.Context, c *persistence.Claimed, deadline time.Time) error {
 		job := &Job[T]{Task: c.Task, Attempt: c.Attempt, Deadline: deadline, Late: c.Late}
 		switch args := any(&job.Args).(type) {
