@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// endWait is how long the broker may take to agree to the end of a channel.
-	endWait = time.Second
+	// endWait is how long the broker may take to agree to the end of a channel: less
+	// than closeGrace, so that it is not taken for a write that hangs.
+	endWait = closeGrace / 2
 	// missingHold is how long nothing is published after the broker said that
 	// there is no such exchange: each try costs a channel.
 	missingHold = 500 * time.Millisecond
