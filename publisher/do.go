@@ -115,14 +115,14 @@ func (p *Publisher) escalate(ctx context.Context, s *scene, t Task, class retry.
 	// would lose the task as well.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.RecordTimeout)
 	defer cancel()
-	id, err := p.record(ctx, s, t, class, cause, elapsed)
+	stored, err := p.record(ctx, s, t, class, cause, elapsed)
 	if err != nil {
 		return errors.Join(retry.ErrNotRecorded, cause, err)
 	}
-	return &retry.EscalatedError{TaskID: id, Cause: cause}
+	return &retry.EscalatedError{TaskID: stored.ID, Status: stored.Status, Cause: cause}
 }
 
-func (p *Publisher) record(ctx context.Context, s *scene, t Task, class retry.Class, cause error, elapsed time.Duration) (int64, error) {
+func (p *Publisher) record(ctx context.Context, s *scene, t Task, class retry.Class, cause error, elapsed time.Duration) (stored persistence.Inserted, err error) {
 	// The task began with the call, so its time runs since then; its row begins
 	// only now and gets what is left.
 	deadline := t.Deadline
@@ -132,21 +132,21 @@ func (p *Publisher) record(ctx context.Context, s *scene, t Task, class retry.Cl
 	t.Deadline = 0
 	task, err := p.prepare(t)
 	if err != nil {
-		return 0, err
+		return stored, err
 	}
 	version, err := p.policyVersion(ctx, s)
 	if err != nil {
-		return 0, err
+		return stored, err
 	}
 	ids, err := p.cfg.Store.NextIDs(ctx, 1)
 	if err != nil {
-		return 0, err
+		return stored, err
 	}
 	facts := retry.Facts{TaskID: ids[0], Elapsed: elapsed, Deadline: deadline, Class: class}
 	facts.RetryAfter, _ = retry.RetryAfter(cause)
 	decision := retry.Decide(s.rules, facts)
 	if decision.Status == retry.StatusFailed {
-		return 0, fmt.Errorf("%s: no attempt fits into the deadline of %v, %v of which is over", decision.Reason, deadline, elapsed)
+		return stored, fmt.Errorf("%s: no attempt fits into the deadline of %v, %v of which is over", decision.Reason, deadline, elapsed)
 	}
 	task.ID = ids[0]
 	task.Delay = decision.Delay
@@ -163,10 +163,10 @@ func (p *Publisher) record(ctx context.Context, s *scene, t Task, class retry.Cl
 	}
 	in, err := p.insert(ctx, []persistence.NewTask{task})
 	if err != nil {
-		return 0, err
+		return stored, err
 	}
 	if in[0].Conflict {
-		return 0, &ConflictError{Scene: t.Scene, Key: t.Key, Holder: in[0].ID}
+		return stored, &ConflictError{Scene: t.Scene, Key: t.Key, Holder: in[0].ID}
 	}
-	return in[0].ID, nil
+	return in[0], nil
 }

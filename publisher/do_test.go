@@ -95,6 +95,9 @@ func TestDo(t *testing.T) {
 				t.Fatalf("got %v", err)
 			}
 			task := get(t, store, esc.TaskID)
+			if esc.Status != c.status {
+				t.Errorf("the error says %s, want %s", esc.Status, c.status)
+			}
 			if task.Status != c.status || task.LastClass != c.class || task.LastError != "boom" || task.Attempt != 0 ||
 				task.Key != c.name || string(task.Args) != `{"n":1}` || task.Unknown != (c.class == retry.ClassUnknown) {
 				t.Errorf("stored %+v", task)

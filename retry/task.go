@@ -54,13 +54,17 @@ type Task struct {
 type EscalatedError struct {
 	// TaskID names the row.
 	TaskID int64
+	// Status of the row: WAIT for another attempt, or MANUAL_REVIEW where nobody
+	// knows whether the call took effect and a person has to look. A key that
+	// was held already has the status of its task.
+	Status Status
 	// Cause is the last error of the local tier.
 	Cause error
 }
 
 // Error implements error.
 func (e *EscalatedError) Error() string {
-	return "task " + strconv.FormatInt(e.TaskID, 10) + " escalated to the durable tier after: " + e.Cause.Error()
+	return "task " + strconv.FormatInt(e.TaskID, 10) + " escalated to the durable tier (" + string(e.Status) + ") after: " + e.Cause.Error()
 }
 
 // Unwrap returns ErrEscalated and the cause.

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spillway-mq/spillway/internal/settings"
 	"github.com/spillway-mq/spillway/persistence"
@@ -227,6 +228,21 @@ func publishTask(t *testing.T, args ...string) int64 {
 	t.Helper()
 	r := run(t, append([]string{"publish", "-o", "json"}, args...)...).want(t, exitOK)
 	return decode[published](t, r).ID
+}
+
+func TestPublishWithScenes(t *testing.T) {
+	servers(t)
+	run(t, "migrate", "up").want(t, exitOK)
+	run(t, "topology", "declare").want(t, exitOK)
+	scenes := filepath.Join(t.TempDir(), "scenes.yaml")
+	if err := os.WriteFile(scenes, []byte("scenes: [{name: short, policy: {kind: FIXED, max_attempts: 2, deadline: 90s}, handler: {exec: {command: [sh]}}}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	short := task(t, publishTask(t, "--scenes", scenes, "--scene", "short"))
+	if got := short.DeadlineAt.Sub(short.CreatedAt); got != 90*time.Second {
+		t.Errorf("deadline %v after creation, want the scene's", got)
+	}
+	run(t, "publish", "--scenes", scenes, "--scene", "mail.send").want(t, exitUsage, "short")
 }
 
 func TestTasks(t *testing.T) {

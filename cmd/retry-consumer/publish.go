@@ -25,9 +25,9 @@ const (
 )
 
 type publishFlags struct {
-	output, scene, key, data, workflow, contentType string
-	delay, deadline                                 time.Duration
-	headers                                         []string
+	output, scenes, scene, key, data, workflow, contentType string
+	delay, deadline                                         time.Duration
+	headers                                                 []string
 }
 
 // published is what publish prints.
@@ -52,22 +52,33 @@ func (a *app) publishCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			var scenes []retry.Scene
+			if f.scenes != "" {
+				file, err := loadScenes(f.scenes)
+				if err != nil {
+					return err
+				}
+				for _, s := range file.Scenes {
+					scenes = append(scenes, s.Scene)
+				}
+			}
 			s, err := settings.Load(varService, varDSN, varAMQP)
 			if err != nil {
 				return err
 			}
 			return a.withStore(cmd.Context(), s, func(store *persistence.Postgres) error {
-				return a.publish(cmd.Context(), s, store, f.output, task)
+				return a.publish(cmd.Context(), s, store, f.output, task, scenes)
 			})
 		},
 	}
 	outputFlag(c, &f.output)
 	c.Flags().StringVar(&f.scene, "scene", "", "kind of task; required")
+	c.Flags().StringVar(&f.scenes, "scenes", "", "the scenes file of serve, for the scene's own deadline; other scenes are refused then")
 	c.Flags().StringVar(&f.key, "key", "", "idempotency key, unique within the scene")
 	c.Flags().StringVar(&f.data, "data", "null", "the arguments: @FILE, - for stdin, or the text itself")
 	c.Flags().StringVar(&f.contentType, "content-type", typeJSON, "what the arguments are: "+typeJSON+" (checked) or "+typeBytes)
 	c.Flags().DurationVar(&f.delay, "delay", 0, "until the first attempt, such as 90s")
-	c.Flags().DurationVar(&f.deadline, "deadline", 0, "after which no attempt begins, counted from now; 0s: the delay and 7 days")
+	c.Flags().DurationVar(&f.deadline, "deadline", 0, "after which no attempt begins, counted from now; 0s: the delay and the policy's, which is 7 days without --scenes")
 	c.Flags().StringVar(&f.workflow, "workflow", "", "workflow whose deadline the task shares")
 	c.Flags().StringArrayVar(&f.headers, "header", nil, "name=value for the handler; several are allowed")
 	return c
@@ -115,9 +126,9 @@ func readData(data string, in io.Reader) ([]byte, error) {
 	return []byte(data), nil
 }
 
-func (a *app) newPublisher(s settings.Settings, store persistence.Store) (*publisher.Publisher, error) {
+func (a *app) newPublisher(s settings.Settings, store persistence.Store, scenes []retry.Scene) (*publisher.Publisher, error) {
 	s.LogLevel = max(s.LogLevel, slog.LevelWarn) // a person waits at a prompt: what goes well is not worth a line
-	return publisher.New(publisher.Config{Service: s.Service, Store: store, AMQPURL: s.AMQPURL, MaxPayload: s.MaxPayload, Logger: a.logger(s)})
+	return publisher.New(publisher.Config{Service: s.Service, Store: store, AMQPURL: s.AMQPURL, Scenes: scenes, MaxPayload: s.MaxPayload, Logger: a.logger(s)})
 }
 
 // closePublisher gives the wake-ups a moment. What does not get out in time is the scan's.
@@ -127,8 +138,8 @@ func (a *app) closePublisher(p *publisher.Publisher) error {
 	return p.Close(ctx)
 }
 
-func (a *app) publish(ctx context.Context, s settings.Settings, store persistence.Store, output string, task publisher.Task) error {
-	p, err := a.newPublisher(s, store)
+func (a *app) publish(ctx context.Context, s settings.Settings, store persistence.Store, output string, task publisher.Task, scenes []retry.Scene) error {
+	p, err := a.newPublisher(s, store, scenes)
 	if err != nil {
 		return err
 	}
@@ -154,7 +165,7 @@ func (a *app) publish(ctx context.Context, s settings.Settings, store persistenc
 
 // publishWakes publishes the wake-ups of waiting tasks.
 func (a *app) publishWakes(ctx context.Context, s settings.Settings, store persistence.Store, ids []int64) error {
-	p, err := a.newPublisher(s, store)
+	p, err := a.newPublisher(s, store, nil)
 	if err != nil {
 		return err
 	}

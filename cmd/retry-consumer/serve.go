@@ -33,10 +33,7 @@ func (a *app) serveCommand() *cobra.Command {
 			if f.scenes == "" {
 				return usageError("--scenes: name the file that says what to run")
 			}
-			file, err := serve.Load(f.scenes, os.LookupEnv)
-			if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
-				return &exitError{code: exitUsage, err: err}
-			}
+			file, err := loadScenes(f.scenes)
 			if err != nil {
 				return err
 			}
@@ -57,6 +54,15 @@ func (a *app) serveCommand() *cobra.Command {
 	c.Flags().BoolVar(&f.declare, "declare", true, "make what is missing of the topology on RabbitMQ")
 	c.Flags().BoolVar(&f.check, "check", false, "only say whether the file is right; needs no servers and no settings")
 	return c
+}
+
+// loadScenes reads a scenes file.
+func loadScenes(name string) (*serve.File, error) {
+	file, err := serve.Load(name, os.LookupEnv)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		return nil, &exitError{code: exitUsage, err: err}
+	}
+	return file, err
 }
 
 const scenesHelp = `The scenes file, in YAML:

@@ -144,7 +144,7 @@ func (a *app) printTasks(output string, tasks []retry.Task) error {
 		var rows [][]string
 		for _, t := range tasks {
 			rows = append(rows, []string{
-				strconv.FormatInt(t.ID, 10), t.Scene, clip(t.Key, 40), string(t.Status), strconv.Itoa(t.Attempt), span(now.Sub(t.CreatedAt)), next(t, now), clip(t.LastError, 60),
+				strconv.FormatInt(t.ID, 10), t.Scene, clip(t.Key, 40), string(t.Status), strconv.Itoa(t.Attempt), span(now.Sub(t.CreatedAt)), next(t, now), clip(shownError(t), 60),
 			})
 		}
 		p.rows([]string{"ID", "SCENE", "KEY", "STATE", "ATTEMPT", "AGE", "NEXT", "LAST ERROR"}, rows)
@@ -178,4 +178,12 @@ func parseIDs(args []string) ([]int64, error) {
 		ids[i] = id
 	}
 	return ids, nil
+}
+
+// shownError is the error that explains a task's state; one that was overcome explains nothing.
+func shownError(t retry.Task) string {
+	if t.Status == retry.StatusSuccess {
+		return ""
+	}
+	return t.LastError
 }

@@ -11,6 +11,9 @@ import (
 	"github.com/spillway-mq/spillway/topology"
 )
 
+// shownUnchecked bounds how many things that could not be checked are listed: they are much alike.
+const shownUnchecked = 3
+
 // topologyTime bounds declare and verify: about 150 round trips to the broker.
 const topologyTime = 2 * time.Minute
 
@@ -98,10 +101,25 @@ func (a *app) topologyVerifyCommand() *cobra.Command {
 					}
 				}
 				if err := a.print(output, found, func(p *printer) {
+					unchecked := found[:0:0]
 					for _, d := range found {
+						if d.Severity == topology.Unchecked {
+							unchecked = append(unchecked, d)
+							continue
+						}
 						p.line("%s", d)
 					}
-					if differs == 0 {
+					for _, d := range unchecked[:min(len(unchecked), shownUnchecked)] {
+						p.line("%s", d)
+					}
+					if more := len(unchecked) - shownUnchecked; more > 0 {
+						p.line("and %d more could not be checked (--output json names them)", more)
+					}
+					switch {
+					case differs > 0:
+					case len(unchecked) > 0:
+						p.line("what could be checked of the topology of %s is as planned", s.Service)
+					default:
 						p.line("the topology of %s is as planned", s.Service)
 					}
 				}); err != nil {
