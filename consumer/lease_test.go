@@ -191,7 +191,9 @@ func TestNoTwoRunsAtOnce(t *testing.T) {
 		}
 		busy[j.Task.ID] = true
 		mu.Unlock()
-		fib(20)
+		if fib(20) != 6765 { // some work, so that runs would overlap
+			t.Error("wrong sum")
+		}
 		mu.Lock()
 		busy[j.Task.ID] = false
 		runs[j.Task.ID]++
