@@ -172,12 +172,14 @@ func (c *Conn) up(s *Session) {
 }
 
 func (c *Conn) down(s *Session, err error) {
-	s.end(err)
+	err = s.end(err)
 	c.mu.Lock()
 	c.session = nil
-	c.state.Connected, c.state.Since, c.state.LastError = false, time.Now(), s.Err()
+	c.state.Connected, c.state.Since, c.state.LastError = false, time.Now(), err
 	c.notify()
 	c.mu.Unlock()
+	// Last: whoever sees Done and asks for a Session must not get this one again.
+	close(s.done)
 }
 
 // failed notes a failed dial. It logs the 1st, 2nd, 4th, 8th… in a row, and where

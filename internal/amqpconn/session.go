@@ -153,14 +153,15 @@ func (s *Session) setBlocked(b amqp.Blocking) (time.Duration, bool) {
 	return was, true
 }
 
-// end is the supervisor's: nothing more comes of this session.
-func (s *Session) end(err error) {
+// end is the supervisor's, who closes done after it: nothing more comes of this session.
+// It returns why.
+func (s *Session) end(err error) error {
 	// Frees whoever is in a write, and with it the library's own shutdown.
 	_ = s.wire.Close()
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.err = err; s.killed != nil {
 		s.err = s.killed
 	}
-	s.mu.Unlock()
-	close(s.done)
+	return s.err
 }
