@@ -167,7 +167,7 @@ func TestStopWithAStaleHandler(t *testing.T) {
 	w.awaitEvents(consumer.EventStarted, 1)
 	w.take(id)
 	w.await(id, retry.StatusSuccess)
-	if err := testenv.Receive(t, 10*time.Second, "Run returns", stopping(stop)); err != nil {
+	if err := testenv.Receive(t, 20*time.Second, "Run returns", stopping(stop)); err != nil {
 		t.Error(err)
 	}
 	if got := w.get(id); got.Status != retry.StatusSuccess || got.Attempt != 2 {

@@ -72,7 +72,7 @@ func TestStopGivesHandlersUp(t *testing.T) {
 		consumer.Handle(fast("polite", retry.UnknownRepeat), func(ctx context.Context, _ *consumer.Job[order]) error { <-ctx.Done(); return ctx.Err() }))
 	res := w.enqueue(publisher.Task{Scene: "repeat", Args: order{1}}, publisher.Task{Scene: "review", Args: order{1}}, publisher.Task{Scene: "polite", Args: order{1}})
 	w.awaitEvents(consumer.EventStarted, 3)
-	if err := testenv.Receive(t, 10*time.Second, "Run returns", stopping(stop)); err != nil {
+	if err := testenv.Receive(t, 20*time.Second, "Run returns", stopping(stop)); err != nil {
 		t.Error(err)
 	}
 	for i, want := range []retry.Status{retry.StatusWait, retry.StatusManualReview, retry.StatusWait} {
@@ -186,7 +186,92 @@ func TestStopBeforeTheServersAnswer(t *testing.T) {
 	cfg := w.config()
 	cfg.AMQPURL = url
 	stop := w.start(cfg, consumer.Handle(fast("order", ""), succeed))
-	if err := testenv.Receive(t, 10*time.Second, "Run returns", stopping(stop)); err != nil {
+	if err := testenv.Receive(t, 20*time.Second, "Run returns", stopping(stop)); err != nil {
 		t.Error(err)
+	}
+}
+
+// lateClaim answers claims late or not at all.
+type lateClaim struct {
+	*persistence.Postgres
+	made  chan struct{} // told of each claim that was made
+	reply chan error    // what the caller gets; nil: the claim
+}
+
+func (s lateClaim) Claim(ctx context.Context, req persistence.ClaimRequest) ([]persistence.Claimed, error) {
+	got, err := s.Postgres.Claim(ctx, req)
+	if err != nil || len(got) == 0 {
+		return got, err
+	}
+	select {
+	case s.made <- struct{}{}:
+	default:
+	}
+	select {
+	case err = <-s.reply:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return got, nil
+}
+
+// Claims that were made and not begun go back at once, also those whose answer never came.
+func TestStopReleasesClaims(t *testing.T) {
+	t.Parallel()
+	for name, reply := range map[string]error{"answered": nil, "not answered": errors.New("the answer was lost")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			store := lateClaim{w.store, make(chan struct{}, 1), make(chan error)}
+			cfg := w.config()
+			cfg.Store, cfg.NoReaper, cfg.Lease = store, true, time.Minute
+			stop := w.start(cfg, consumer.Handle(fast("order", ""), succeed))
+			w.awaitEvents(consumer.EventSubscribed, 1)
+			id := w.enqueue(publisher.Task{Scene: "order", Args: order{1}})[0].ID
+			testenv.Receive(t, 10*time.Second, "a claim", store.made)
+			done := stopping(stop)
+			testenv.Eventually(t, 10*time.Second, func() bool { _, n := w.queue(w.names().Ready()); return n == 0 }, "it stops")
+			store.reply <- reply
+			if err := testenv.Receive(t, 20*time.Second, "Run returns", done); err != nil {
+				t.Error(err)
+			}
+			if got := w.get(id); got.Status != retry.StatusWait || got.Attempt != 0 || w.count(consumer.EventStarted) != 0 || w.count(consumer.EventReleased) != 1 {
+				t.Errorf("%s after %d attempts, %d released", got.Status, got.Attempt, w.count(consumer.EventReleased))
+			}
+			cfg.Store = w.store
+			w.start(cfg, consumer.Handle(fast("order", ""), succeed))
+			if got := w.await(id, retry.StatusSuccess); got.Attempt != 1 {
+				t.Errorf("%d attempts", got.Attempt)
+			}
+		})
+	}
+}
+
+// A broker that says nothing is not waited for until its heartbeat is missed.
+func TestStopWhileTheBrokerIsSilent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	proxy, url := testenv.ProxyURL(t, testenv.AMQPURL(t))
+	release := make(chan struct{})
+	cfg := w.config()
+	cfg.AMQPURL = url + "?heartbeat=60"
+	stop := w.start(cfg, consumer.Handle(fast("order", ""), func(context.Context, *consumer.Job[order]) error {
+		<-release
+		return retry.Transient(errors.New("its wake-up cannot be sent"))
+	}))
+	id := w.enqueue(publisher.Task{Scene: "order", Args: order{1}})[0].ID
+	w.awaitEvents(consumer.EventStarted, 1)
+	proxy.Freeze()
+	done := stopping(stop)
+	close(release)
+	if err := testenv.Receive(t, 30*time.Second, "Run returns", done); err != nil {
+		t.Error(err)
+	}
+	// The scan is to wake it: its dispatch time was set back when the wake-up failed.
+	if got := w.get(id); got.Status != retry.StatusWait || got.DispatchAfter.After(got.NextAt) {
+		t.Errorf("%s, scan %v after due", got.Status, got.DispatchAfter.Sub(got.NextAt))
 	}
 }
