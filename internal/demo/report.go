@@ -24,8 +24,9 @@ type Report struct {
 	Permanent int // ended in the local tier, by a permanent error
 	Counts    []persistence.Count
 	Attempts  int64 // durable ones
-	// Late is how late attempts began, sorted: first attempts and retries.
-	First, Retries []time.Duration
+	// How late attempts began, sorted: first attempts, retries, and those whose
+	// wake-up was lost (with the killed consumer, mostly), so that a scan found them.
+	First, Retries, Scanned []time.Duration
 	Crashed        int // claims that the reaper ended
 	LostClaims     int
 
@@ -119,17 +120,21 @@ func report(ctx context.Context, store *persistence.Postgres, cfg Config, down *
 	crew.mu.Lock()
 	defer crew.mu.Unlock()
 	for _, e := range crew.events {
+		late := time.Duration(e.LateUS) * time.Microsecond
 		switch {
 		case e.Kind == consumer.EventLostClaim:
 			r.LostClaims++
+		case late >= persistence.DispatchGap:
+			r.Scanned = append(r.Scanned, late)
 		case e.Attempt > 1:
-			r.Retries = append(r.Retries, time.Duration(e.LateUS)*time.Microsecond)
+			r.Retries = append(r.Retries, late)
 		default:
-			r.First = append(r.First, time.Duration(e.LateUS)*time.Microsecond)
+			r.First = append(r.First, late)
 		}
 	}
-	slices.Sort(r.First)
-	slices.Sort(r.Retries)
+	for _, d := range [][]time.Duration{r.First, r.Retries, r.Scanned} {
+		slices.Sort(d)
+	}
 	r.Strays, err = strays(ctx, cfg.AMQPURL)
 	return r, err
 }
@@ -194,6 +199,8 @@ func (r *Report) Write(w io.Writer) error {
 	row("claims of the killed consumer that ran out", r.Crashed)
 	row("lateness of retries", fmt.Sprintf("p50 %s, p99 %s (%d)", ms(quantile(r.Retries, .5)), ms(quantile(r.Retries, .99)), len(r.Retries)))
 	row("lateness of first attempts, published all at once", fmt.Sprintf("p50 %s, p99 %s (%d)", ms(quantile(r.First, .5)), ms(quantile(r.First, .99)), len(r.First)))
+	row("wake-ups lost with the killed consumer, found by the scan", fmt.Sprintf("%d, at most %s late", len(r.Scanned), ms(quantile(r.Scanned, 1))))
+	row("results that came too late and were refused", r.LostClaims)
 	row("lost", len(r.Lost))
 	row("executed twice without a lease change", len(r.Twice))
 	row("success without an effect", len(r.NoEffect))
