@@ -27,8 +27,8 @@ type Report struct {
 	// How late attempts began, sorted: first attempts, retries, and those whose
 	// wake-up was lost (with the killed consumer, mostly), so that a scan found them.
 	First, Retries, Scanned []time.Duration
-	Crashed        int // claims that the reaper ended
-	LostClaims     int
+	Crashed                 int // claims that the reaper ended
+	LostClaims              int
 
 	Lost     []string // accepted and not ended
 	Twice    []string // called more than once under one claim
