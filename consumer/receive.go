@@ -99,9 +99,17 @@ func (c *Consumer) subscribe(ctx context.Context, generation, prefetch int) (pau
 		return false, err
 	}
 	defer func() {
-		if session.Err() == nil && !ch.IsClosed() {
-			err = errors.Join(err, closeChannel(ch))
+		if session.Err() != nil || ch.IsClosed() {
+			return
 		}
+		select {
+		case a := <-c.acks: // spares others deliveries that are done with
+			if a.generation == generation {
+				err = errors.Join(err, ch.Ack(a.tag, true))
+			}
+		default:
+		}
+		err = errors.Join(err, closeChannel(ch))
 	}()
 	c.cfg.OnEvent(Event{Kind: EventSubscribed})
 	for {

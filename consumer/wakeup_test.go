@@ -81,15 +81,17 @@ func TestDuplicatedWakeUps(t *testing.T) {
 	for _, id := range ids {
 		w.await(id, retry.StatusSuccess)
 	}
-	w.awaitQueue(w.names().Ready(), 0)
+	last := w.insert(persistence.NewTask{Scene: "order"})[0]
+	w.wake("order", last) // behind all others
+	w.await(last, retry.StatusSuccess)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	if n, _ := w.queue(w.names().Ready()); n != 0 {
 		t.Errorf("%d messages came back", n)
 	}
-	if runs.Load() != 2 {
-		t.Errorf("%d runs, want 2", runs.Load())
+	if runs.Load() != 3 {
+		t.Errorf("%d runs, want 3", runs.Load())
 	}
 }
 
