@@ -28,7 +28,8 @@ const (
 
 const exitHelp = `Exit codes:
   0    all went well
-  1    it failed or was refused (for some of several: for at least one), or "verify" found differences
+  1    it failed or was refused (for some of several: for at least one), "verify" found differences, or "explain" found what
+       does not match
   2    wrong arguments, settings or files, or a login or database that the server does not know
   3    Postgres or RabbitMQ could not be reached, or not in time
   4    the database's schema is older or newer than this build

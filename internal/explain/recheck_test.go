@@ -131,12 +131,15 @@ func TestJournalsThatHold(t *testing.T) {
 	refused.person(retry.StatusSuccess, retry.ReasonOperatorSucceed)
 	onDesk := newLife(rules(retry.UnknownReview))
 	onDesk.inline(retry.ClassUnknown)
+	madeDue := newLife(rules(retry.UnknownRepeat))
+	madeDue.fails(retry.ClassTransient, 0)
+	madeDue.person(retry.StatusWait, retry.ReasonOperatorRetry)
 	running := newLife(rules(retry.UnknownRepeat))
 	running.j.Task.Status, running.j.Task.Attempt = retry.StatusExecuting, 1
 
 	for name, l := range map[string]*life{
 		"troubled": troubled(), "reviewed": reviewed(), "exhausted": exhausted, "late": late, "crash loop": loop, "refused": refused,
-		"for a person": onDesk, "no rows": newLife(rules("")), "running": running,
+		"for a person": onDesk, "made due": madeDue, "no rows": newLife(rules("")), "running": running,
 	} {
 		r := explain.Recheck(l.j)
 		if !r.Matches || len(r.Rows) != len(l.j.Events) {
