@@ -216,3 +216,37 @@ func TestExplainTasksWithoutDecisions(t *testing.T) {
 	sql(t, store, `UPDATE {s}.task SET status = 'FAILED', stop_reason = 'fail_permanent' WHERE id = $1`, ended)
 	run(t, "explain", ended).want(t, exitFailed, "DOES NOT MATCH: the task is FAILED, its journal ends in CANCELLED")
 }
+
+// moving is a store whose task ends while its journal is read: the first read of the rows misses the last one.
+type moving struct {
+	persistence.Store
+	gets, reads int
+}
+
+func (m *moving) Get(context.Context, int64) (retry.Task, error) {
+	m.gets++
+	t := retry.Task{ID: 1, Scene: "mail.send", Status: retry.StatusWait, LeaseUntil: new(time.Unix(int64(m.gets), 0))}
+	if m.gets > 1 {
+		t.Status, t.StopReason = retry.StatusCancelled, retry.ReasonOperatorCancel
+	}
+	return t, nil
+}
+
+func (m *moving) Events(context.Context, int64) ([]persistence.Event, error) {
+	m.reads++
+	if m.reads == 1 {
+		return nil, nil
+	}
+	return []persistence.Event{{From: retry.StatusWait, To: retry.StatusCancelled, Reason: retry.ReasonOperatorCancel}}, nil
+}
+
+func TestExplainReadsAMovingTaskAgain(t *testing.T) {
+	m := &moving{}
+	j, err := readJournal(t.Context(), m, 1)
+	if err != nil || m.reads != 2 {
+		t.Fatalf("%d reads, %v", m.reads, err)
+	}
+	if r := explain.Recheck(j); !r.Matches {
+		t.Errorf("%+v", r)
+	}
+}
