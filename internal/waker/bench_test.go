@@ -16,7 +16,7 @@ import (
 func BenchmarkWaker(b *testing.B) {
 	for _, kind := range []topology.QueueKind{topology.Quorum, topology.Classic} {
 		b.Run(string(kind), func(b *testing.B) {
-			service := "t-waker-bench-" + string(kind)
+			service := testenv.Service(b) // two runs at once must not delete each other's
 			testenv.DeclareTopology(b, service, kind)
 			w, failed := start(b, Config{Conn: connect(b, amqpconn.Config{}), Service: service})
 			works(b, w)

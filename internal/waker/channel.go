@@ -16,6 +16,9 @@ const (
 	// endWait is how long the broker may take to agree to the end of a channel: less
 	// than closeGrace, so that it is not taken for a write that hangs.
 	endWait = closeGrace / 2
+	// reasonWait is how long the reason of a channel's death may take to arrive once
+	// the channel is known to be dead.
+	reasonWait = 500 * time.Millisecond
 	// missingHold is how long nothing is published after the broker said that
 	// there is no such exchange: each try costs a channel.
 	missingHold = 500 * time.Millisecond
@@ -54,7 +57,8 @@ func (w *Waker) open(ctx context.Context, session *amqpconn.Session) (*channel, 
 	return c, nil
 }
 
-// cause says why nothing more may be published on c; nil while it lives.
+// cause says why nothing more may be published on c; nil while it lives. It waits, for
+// reasonWait at most, where c is dead and the reason is on its way.
 func (c *channel) cause() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,14 +73,24 @@ func (c *channel) cause() error {
 	default:
 		c.why = c.session.Err()
 	}
+	if c.why == nil && c.ch.IsClosed() {
+		// The library refuses to publish as soon as it has read the broker's word; the
+		// reason follows once it has answered.
+		late := time.NewTimer(reasonWait)
+		defer late.Stop()
+		c.why = amqp.ErrClosed
+		select {
+		case err, ok := <-c.closed:
+			if ok && err != nil {
+				c.why = err
+			}
+		case <-late.C:
+		}
+	}
 	if c.why != nil {
 		c.died = time.Now()
-		return c.why
 	}
-	if c.ch.IsClosed() {
-		return amqp.ErrClosed // the reason is on its way
-	}
-	return nil
+	return c.why
 }
 
 // missing returns until when c's death means that the exchange is missing.

@@ -175,6 +175,31 @@ func TestExchangeDeleted(t *testing.T) {
 	}
 }
 
+// The library refuses to publish a moment before it says why; what is reported is the
+// broker's reason all the same.
+func TestTheReasonIsTheBrokers(t *testing.T) {
+	conn := connect(t, amqpconn.Config{})
+	for range 20 {
+		w, _ := start(t, Config{Conn: conn, Service: testenv.Service(t)}) // nothing is declared
+		const n = 300
+		reasons := make(chan error, n)
+		items := make([]item, n)
+		for i, wk := range wakes(0, n) {
+			items[i] = item{Wake: wk, settle: func(err error) { reasons <- err }}
+		}
+		w.add(items)
+		for range n {
+			if err := testenv.Receive(t, long, "a wake-up is settled", reasons); err == nil || !strings.Contains(err.Error(), "NOT_FOUND") {
+				t.Fatal(err)
+			}
+		}
+		closeWithin(t, w, long, long)
+	}
+	if st := conn.State(); st.Generation != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
 // The broker got a part of the window, its confirms are on their way, and the
 // connection goes.
 func TestCutMidWindow(t *testing.T) {
