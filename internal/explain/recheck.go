@@ -97,8 +97,6 @@ func Recheck(j Journal) Report {
 		}
 		switch {
 		case i == 0 && e.From == "" && e.To.Valid():
-		case e.Reason == retry.ReasonOperatorRetry && e.From == retry.StatusWait && e.To == retry.StatusWait && silent(before, e.From):
-			// Made due: it waits as before, only shorter.
 		case !e.From.CanBecome(e.To):
 			bad("a task that is %s cannot become %s", name(e.From), name(e.To))
 		case !silent(before, e.From):
