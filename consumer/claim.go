@@ -16,6 +16,9 @@ const (
 	// for what remains: clocks of broker and database drift. A wake-up that is earlier still
 	// is a stale one, and the right one is on its way.
 	earlyGrace = 2 * time.Second
+	// pendingBound is how many tasks of a scene at its bound wait here for a place. The rest
+	// is put off, by up to half a minute: with too few in hand the scene would run dry meanwhile.
+	pendingBound = 4096
 )
 
 // claimer is what the claim loop holds in its hand. It belongs to that goroutine.
@@ -132,7 +135,7 @@ func (cl *claimer) park(d delivery) bool {
 	if p.has[d.id] {
 		return true // a second wake-up
 	}
-	if len(p.ids) >= 2*cl.c.limit(d.scene)+16 {
+	if len(p.ids) >= cl.c.pendingBound {
 		return false
 	}
 	p.ids, p.has[d.id] = append(p.ids, d.id), true

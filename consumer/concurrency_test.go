@@ -51,6 +51,7 @@ func many(n int, scene string) (out []publisher.Task) {
 func TestConcurrencyOfAScene(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	w.tune = append(w.tune, func(c *consumer.Consumer) { c.Shrink(10) })
 	narrow, wide := newRoom(), newRoom()
 	scene := fast("narrow", "")
 	scene.Concurrency = 2
@@ -58,7 +59,7 @@ func TestConcurrencyOfAScene(t *testing.T) {
 	cfg := w.config()
 	cfg.Concurrency = 8
 	w.start(cfg, consumer.Handle(scene, narrow.handle), consumer.Handle(fast("wide", ""), wide.handle))
-	// More than fit into the consumer's hand: 2 running, 20 waiting, the others put off.
+	// More than fit into the consumer's hand: 2 running, 10 waiting, the others put off.
 	first := w.enqueue(many(40, "narrow")...)
 	testenv.Eventually(t, 10*time.Second, func() bool { now, _, _ := narrow.inside(); return now == 2 }, "two run")
 	// A full scene does not stand in the way of another.
@@ -76,6 +77,21 @@ func TestConcurrencyOfAScene(t *testing.T) {
 	}
 	if _, most, left := narrow.inside(); most != 2 || left != 40 {
 		t.Errorf("%d at once, %d in all, want 2 and 40", most, left)
+	}
+}
+
+// With a backlog in hand a narrow scene never runs dry.
+func TestNarrowSceneWithABacklog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	scene := fast("narrow", "")
+	scene.Concurrency = 4
+	w.start(w.config(), consumer.Handle(scene, succeed))
+	for _, r := range w.enqueue(many(500, "narrow")...) {
+		w.await(r.ID, retry.StatusSuccess)
+	}
+	if n := w.count(consumer.EventStarted); n != 500 {
+		t.Errorf("%d runs, want 500", n)
 	}
 }
 

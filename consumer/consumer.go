@@ -51,8 +51,13 @@ type Consumer struct {
 	acks    chan ack      // from the claimer to the receiver; cap 1, a new one replaces the old (see post)
 	paused  chan bool     // the claimer tells the receiver to unsubscribe, or subscribe again; as acks
 
+	lastDeclared time.Time // the reaper's goroutine's, see declareAgain
+	unknownNext  time.Time // the claimer's, see unknownPace
+	unknownSaid  map[string]time.Time
 	unknownDelay time.Duration // these are constants that tests shorten
 	patience     time.Duration
+	declareEvery time.Duration
+	pendingBound int
 
 	slots   *slots
 	running *running
@@ -77,7 +82,8 @@ func New(cfg Config, handlers ...Handler) (*Consumer, error) {
 	if len(handlers) == 0 {
 		errs = append(errs, retry.NewFieldError("handlers", "none", "at least one"))
 	}
-	c := &Consumer{cfg: cfg, log: cfg.Logger.With("service", cfg.Service), names: topology.NamesOf(cfg.Service), grid: topology.Grid(), scenes: map[string]*scene{}, unknownDelay: unknownDelay, patience: finishPatience}
+	c := &Consumer{cfg: cfg, log: cfg.Logger.With("service", cfg.Service), names: topology.NamesOf(cfg.Service), grid: topology.Grid(), scenes: map[string]*scene{}, unknownDelay: unknownDelay, patience: finishPatience,
+		declareEvery: declareEvery, pendingBound: pendingBound, unknownSaid: map[string]time.Time{}}
 	for _, h := range handlers {
 		s := h.scene
 		if err := s.Check(); err != nil {
@@ -208,6 +214,9 @@ func (c *Consumer) start(ctx context.Context) error {
 	if err == nil && c.cfg.Declare {
 		err = topology.Declare(waitCtx, session.Connection, topology.Config{Service: c.cfg.Service, Kind: c.cfg.Kind})
 		c.declared = err == nil
+		if c.declared {
+			c.lastDeclared = time.Now()
+		}
 		var mismatch *topology.MismatchError
 		if err != nil && !errors.As(err, &mismatch) && waitCtx.Err() == nil {
 			// Lost meanwhile: the receiver declares again.
@@ -281,6 +290,6 @@ func (c *Consumer) newReaper() (*reaper.Reaper, error) {
 	}
 	return reaper.New(reaper.Config{
 		Store: c.cfg.Store, Scenes: scenes, Grid: c.grid, Name: c.cfg.Name, Publish: c.publish, Depth: c.depth,
-		Interval: c.cfg.ScanInterval, Retention: c.cfg.Retention, OnScan: c.cfg.OnScan, Logger: c.log,
+		Interval: c.cfg.ScanInterval, Settle: 5*time.Second + c.cfg.Lease/3, Retention: c.cfg.Retention, OnScan: c.cfg.OnScan, Logger: c.log,
 	})
 }

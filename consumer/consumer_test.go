@@ -33,6 +33,7 @@ type world struct {
 	pub     *publisher.Publisher
 	amqp    *amqp.Channel // for what no publisher would send; one goroutine at a time
 	hurry   [2]time.Duration
+	tune    []func(*consumer.Consumer) // done to each before it runs
 
 	mu     sync.Mutex
 	events []consumer.Event
@@ -97,6 +98,9 @@ func (w *world) start(cfg consumer.Config, handlers ...consumer.Handler) (stop f
 		w.t.Fatal(err)
 	}
 	c.Hurry(w.hurry[0], w.hurry[1])
+	for _, f := range w.tune {
+		f(c)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()

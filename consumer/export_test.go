@@ -12,3 +12,10 @@ func (c *Consumer) Hurry(unknown, patience time.Duration) {
 		c.patience = patience
 	}
 }
+
+// Shrink bounds what waits in hand for its scene. It is to be called before Run.
+func (c *Consumer) Shrink(pending int) { c.pendingBound = pending }
+
+// DeclareOften has the elected reaper look after the topology at every scan. It is to be
+// called before Run.
+func (c *Consumer) DeclareOften() { c.declareEvery = 0 }

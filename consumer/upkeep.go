@@ -2,8 +2,12 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/spillway-mq/spillway/internal/waker"
 	"github.com/spillway-mq/spillway/persistence"
@@ -13,6 +17,9 @@ import (
 // unknownDelay is when a task of a scene that this build does not know comes
 // again, for a build that does.
 const unknownDelay = 10 * time.Second
+
+// unknownRate is how many of them come again a second, in one process.
+const unknownRate = 100
 
 // comeAgain has waiting tasks woken again after d, or when they are due if that
 // is later.
@@ -58,14 +65,27 @@ func (c *Consumer) revisit(ctx context.Context, ids []int64) {
 		}
 	}
 	for scene, ids := range unknown {
-		c.log.Error("this build has no handler for the scene: its tasks wait for a build that has", "scene", scene, "tasks", len(ids), "first", ids[0])
+		if time.Since(c.unknownSaid[scene]) >= time.Minute {
+			c.unknownSaid[scene] = time.Now()
+			c.log.Error("this build has no handler for the scene: its tasks wait for a build that has", "scene", scene, "tasks", len(ids), "first", ids[0])
+		}
 		for _, id := range ids {
 			c.cfg.OnEvent(Event{Kind: EventUnknown, Task: id, Scene: scene})
 		}
-		if err := c.comeAgain(ctx, ids, c.unknownDelay); err != nil {
+		if err := c.comeAgain(ctx, ids, c.unknownPace(len(ids))); err != nil {
 			c.log.Warn("could not put tasks off; the scan wakes them", "scene", scene, "error", err)
 		}
 	}
+}
+
+// unknownPace spreads tasks of unknown scenes, so that many of them do not circle as fast as
+// the broker can: unknownRate a second and process come again. Only the claimer calls it.
+func (c *Consumer) unknownPace(n int) time.Duration {
+	if now := time.Now(); c.unknownNext.Before(now) {
+		c.unknownNext = now
+	}
+	c.unknownNext = c.unknownNext.Add(time.Duration(n) * time.Second / unknownRate)
+	return min(max(c.unknownDelay, time.Until(c.unknownNext)), 10*time.Minute)
 }
 
 // release hands claims back whose handlers did not begin.
@@ -90,8 +110,11 @@ func (c *Consumer) release(ctx context.Context, claims []persistence.Claim) {
 
 // undelivered is the waker's OnFail.
 func (c *Consumer) undelivered(ctx context.Context, ids []int64, _ error) {
-	if err := c.cfg.Store.Undelivered(ctx, ids); err != nil {
-		c.log.Warn("could not note undelivered wake-ups; their rows' dispatch times heal it", "tasks", len(ids), "error", err)
+	for part := range slices.Chunk(ids, 1000) {
+		if err := c.cfg.Store.Undelivered(ctx, part); err != nil {
+			c.log.Warn("could not note undelivered wake-ups; their rows' dispatch times heal it", "tasks", len(ids), "error", err)
+			return
+		}
 	}
 }
 
@@ -104,11 +127,38 @@ func (c *Consumer) publish(ctx context.Context, wakes []persistence.Wake) ([]boo
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	return c.waker.Publish(ctx, out)
+	confirmed, err := c.waker.Publish(ctx, out)
+	var ae *amqp.Error
+	if errors.Is(err, waker.ErrUnroutable) || errors.As(err, &ae) && ae.Code == amqp.NotFound {
+		c.declareAgain(ctx, 0)
+	}
+	return confirmed, err
+}
+
+// declareEvery is how often the elected reaper's process makes the topology anew.
+const declareEvery = time.Minute
+
+// declareAgain makes what somebody deleted under us, unless that was looked at less than
+// every ago. A missing delay or due exchange ends no subscription, and what a delay queue holds
+// for a missing one waits in silence. Only the reaper's goroutine calls it.
+func (c *Consumer) declareAgain(ctx context.Context, every time.Duration) {
+	if !c.cfg.Declare || time.Since(c.lastDeclared) < every {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	session, err := c.conn.Session(ctx)
+	if err == nil {
+		err = topology.Declare(ctx, session.Connection, topology.Config{Service: c.cfg.Service, Kind: c.cfg.Kind})
+	}
+	if c.lastDeclared = time.Now(); err != nil {
+		c.log.Warn("could not declare the topology again", "error", err)
+	}
 }
 
 // depth is the reaper's look at the backlog.
 func (c *Consumer) depth(ctx context.Context) (int, error) {
+	c.declareAgain(ctx, c.declareEvery)
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	session, err := c.conn.Session(ctx)

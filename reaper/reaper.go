@@ -28,6 +28,11 @@ const (
 	Trickle = 10
 
 	page = 1000 // rows a statement
+
+	// settleTime is how long after an outage of Postgres no claim is ended: none could be
+	// renewed meanwhile, and the holders that live get the time to renew them, or to write
+	// their results (a consumer tries every 5 s, and renews every third of a lease).
+	settleTime = 10 * time.Second
 )
 
 // Config of a Reaper.
@@ -49,6 +54,9 @@ type Config struct {
 	Interval time.Duration
 	// Retention of terminal tasks. Zero: DefaultRetention; below zero: for ever.
 	Retention time.Duration
+	// Settle is how long after an outage of Postgres no claim is ended. Zero: 10 s. At least
+	// a third of the lease, after which its holder renews it.
+	Settle time.Duration
 	// OnScan is told of every scan that this reaper made as the elected one. nil:
 	// nobody is. It must not block.
 	OnScan func(Scan)
@@ -73,6 +81,7 @@ type Reaper struct {
 	rules    map[string]retry.Rules
 	versions map[string]int
 	scenes   []string
+	settled  time.Time // claims are not ended before; moved by each outage of Postgres
 }
 
 // New returns a Reaper. The error names every wrong field.
@@ -82,6 +91,9 @@ func New(cfg Config) (*Reaper, error) {
 	}
 	if cfg.Retention == 0 {
 		cfg.Retention = DefaultRetention
+	}
+	if cfg.Settle == 0 {
+		cfg.Settle = settleTime
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -138,6 +150,9 @@ func (r *Reaper) Run(ctx context.Context) {
 func (r *Reaper) Scan(ctx context.Context) (s Scan, leads bool) {
 	epoch, ok, err := r.cfg.Store.Lead(ctx, r.cfg.Name, max(3*r.cfg.Interval, 5*time.Second))
 	if err != nil || !ok {
+		if err != nil {
+			r.settled = time.Now().Add(r.cfg.Settle)
+		}
 		return Scan{Err: err}, false
 	}
 	s.Epoch = epoch
@@ -147,7 +162,9 @@ func (r *Reaper) Scan(ctx context.Context) (s Scan, leads bool) {
 			errs = append(errs, err)
 		}
 	}
-	note(r.expire(ctx, &s))
+	if !time.Now().Before(r.settled) {
+		note(r.expire(ctx, &s))
+	}
 	note(r.dispatch(ctx, &s))
 	note(r.sweep(ctx, &s))
 	s.Err = errors.Join(errs...)

@@ -371,6 +371,39 @@ func TestRunWithoutADatabase(t *testing.T) {
 	proxy.Thaw()
 }
 
+// After an outage of Postgres nobody could have renewed: the holders that live get
+// a moment first.
+func TestNoExpiryRightAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	proxy, dsn := testenv.ProxyURL(t, testenv.PostgresDSN(t))
+	cfg := f.config("r")
+	cfg.Store = storetest.OpenConfig(t, persistence.Config{DSN: dsn, Schema: f.schema})
+	cfg.Settle = time.Second
+	r, err := reaper.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := f.scan(r); s.Err != nil {
+		t.Fatal(s.Err)
+	}
+	f.hold(f.insert(1, "repeat"))
+	proxy.Refuse()
+	proxy.Cut()
+	if s, _ := r.Scan(t.Context()); s.Err == nil {
+		t.Fatal("a scan worked without a database")
+	}
+	proxy.Accept()
+	outage := time.Now()
+	testenv.Eventually(t, 10*time.Second, func() bool {
+		s, leads := r.Scan(t.Context())
+		if early := time.Since(outage) < cfg.Settle-100*time.Millisecond; leads && early && s.Expired > 0 {
+			t.Fatal("a claim was ended right after the outage")
+		}
+		return s.Expired == 1
+	}, "the claim is ended")
+}
+
 func TestBadConfig(t *testing.T) {
 	t.Parallel()
 	_, err := reaper.New(reaper.Config{Interval: -1})

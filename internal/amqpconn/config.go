@@ -19,7 +19,7 @@ const (
 	DefaultDialTimeout  = 10 * time.Second
 	DefaultWriteTimeout = 10 * time.Second
 	DefaultMinBackoff   = 100 * time.Millisecond
-	DefaultMaxBackoff   = 15 * time.Second
+	DefaultMaxBackoff   = 5 * time.Second
 )
 
 // Config of a Conn.
