@@ -86,14 +86,19 @@ func split(claims []Claim) (ids []int64, tokens []string) {
 	return ids, tokens
 }
 
-// heldSQL locks the rows of those claims (ids $1, tokens $2) that still hold.
+// heldSQL locks the rows of those claims (ids $1, tokens $2) that still hold and are
+// a consumer's: an inline run, in INIT, has no attempt to give back.
 const heldSQL = `
 		SELECT t.id FROM {schema}.task t JOIN unnest($1::bigint[], $2::uuid[]) AS c(id, token) ON t.id = c.id
 		WHERE t.id = ANY($1::bigint[]) AND t.claim_token = c.token AND t.status = 'EXECUTING'
 		ORDER BY t.id FOR NO KEY UPDATE OF t`
 
 const renewSQL = `
-	WITH l AS (` + heldSQL + `)
+	WITH l AS (
+		SELECT t.id FROM {schema}.task t JOIN unnest($1::bigint[], $2::uuid[]) AS c(id, token) ON t.id = c.id
+		WHERE t.id = ANY($1::bigint[]) AND t.claim_token = c.token AND t.status IN ('INIT', 'EXECUTING')
+		ORDER BY t.id FOR NO KEY UPDATE OF t
+	)
 	UPDATE {schema}.task t SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'
 	FROM l WHERE t.id = l.id
 	RETURNING t.id, t.claim_token`

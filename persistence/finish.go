@@ -41,7 +41,7 @@ const eventSQL = `, j AS (
 
 const finishSQL = resultSQL + `, l AS (
 	SELECT t.id FROM {schema}.task t JOIN r ON r.id = t.id
-	WHERE t.id = ANY($1::bigint[]) AND t.claim_token = NULLIF(r.token, '')::uuid AND t.status = 'EXECUTING'
+	WHERE t.id = ANY($1::bigint[]) AND t.claim_token = NULLIF(r.token, '')::uuid AND t.status IN ('INIT', 'EXECUTING')
 	ORDER BY t.id FOR NO KEY UPDATE OF t
 ), u AS (
 	UPDATE {schema}.task t SET ` + setSQL + `
@@ -59,7 +59,8 @@ const expireSQL = resultSQL + `, l AS (
 		AND (t.lease_until IS NULL OR t.lease_until < clock_timestamp())
 	ORDER BY t.id FOR NO KEY UPDATE OF t
 ), u AS (
-	UPDATE {schema}.task t SET ` + setSQL + `, claim_token = $20::uuid, crashes = t.crashes + 1, uncharged = t.uncharged + 1
+	UPDATE {schema}.task t SET ` + setSQL + `, claim_token = $20::uuid, crashes = t.crashes + 1, 
+		uncharged = t.uncharged + CASE WHEN t.status = 'INIT' THEN 0 ELSE 1 END
 	FROM l JOIN r ON r.id = l.id WHERE t.id = l.id
 	RETURNING t.id, t.attempt
 )` + eventSQL
@@ -100,7 +101,7 @@ func (s *Postgres) Finish(ctx context.Context, results []Result) ([]Finished, er
 
 const finishedSQL = `
 	SELECT t.id FROM {schema}.task t JOIN unnest($1::bigint[], $2::uuid[]) AS c(id, token) ON t.id = c.id
-	WHERE t.id = ANY($1::bigint[]) AND t.claim_token = c.token AND t.status <> 'EXECUTING'`
+	WHERE t.id = ANY($1::bigint[]) AND t.claim_token = c.token AND t.status NOT IN ('INIT', 'EXECUTING')`
 
 // Expire implements Store.
 func (s *Postgres) Expire(ctx context.Context, results []Result) ([]int64, error) {

@@ -117,8 +117,15 @@ type NewTask struct {
 	// ReuseKey lets the key of a terminal task be taken over.
 	ReuseKey bool
 	// Status is WAIT where empty; MANUAL_REVIEW for a task that goes straight
-	// to a person, with its StopReason.
-	Status     retry.Status
+	// to a person, with its StopReason; INIT for one whose call is about to be made
+	// under the claim of Token.
+	Status retry.Status
+	// Lease, Token (a UUID) and By (who claims, for people) are the claim of a task
+	// in INIT, and zero for others. It is attempt 0; Renew and Finish take it like
+	// any claim, Release does not.
+	Lease      time.Duration
+	Token      string
+	By         string
 	StopReason retry.Reason
 	LastError  string
 	LastClass  retry.Class

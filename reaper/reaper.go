@@ -212,8 +212,12 @@ func (r *Reaper) expire(ctx context.Context, s *Scan) error {
 }
 
 func (r *Reaper) result(e persistence.Expired, version int) persistence.Result {
+	uncharged := e.Uncharged + 1
+	if e.Status == retry.StatusInit {
+		uncharged = e.Uncharged // the inline run is attempt 0, which is charged to nobody
+	}
 	facts := retry.Facts{
-		TaskID: e.ID, Attempt: e.Attempt, Uncharged: e.Uncharged + 1, Crashes: e.Crashes + 1, Crashed: true,
+		TaskID: e.ID, Attempt: e.Attempt, Uncharged: uncharged, Crashes: e.Crashes + 1, Crashed: true,
 		Elapsed: e.Elapsed, Deadline: e.Deadline, Class: retry.ClassUnknown,
 	}
 	d := retry.Decide(r.rules[e.Scene], facts)

@@ -112,6 +112,7 @@ func Run(t *testing.T, open func(t testing.TB) Fixture) {
 	}
 	insertTests(add)
 	keyTests(add)
+	recordTests(add)
 	claimTests(add)
 	finishTests(add)
 	expireTests(add)
