@@ -15,6 +15,9 @@ import (
 // DefaultRecordTimeout is how long Do tries to record a task that failed.
 const DefaultRecordTimeout = 10 * time.Second
 
+// DefaultLease is how long a task of Record is held without renewal.
+const DefaultLease = 30 * time.Second
+
 // maxPayloadLimit is the largest MaxPayload: what a bytea value can hold, with
 // room to spare.
 const maxPayloadLimit = 256 << 20
@@ -37,10 +40,14 @@ type Config struct {
 	// MaxPayload bounds a task's encoded arguments in bytes. Zero:
 	// retry.DefaultMaxPayload (1 MiB).
 	MaxPayload int
-	// RecordTimeout bounds how long Do tries to record a task that failed, even
-	// where the caller's context is over by then. Zero:
-	// DefaultRecordTimeout.
+	// RecordTimeout bounds how long Do tries to record a task that failed, and
+	// Record a task and its result, even where the caller's context is over by
+	// then. Zero: DefaultRecordTimeout.
 	RecordTimeout time.Duration
+	// Lease is how long a task of Record is held without renewal; renewals come
+	// every third of it. It is how long such a task stays unnoticed when this
+	// process dies. Zero: DefaultLease. At least a second.
+	Lease time.Duration
 	// Name of this publisher in journals and in the broker's list of connections.
 	// Empty: host/pid.
 	Name string
@@ -54,6 +61,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.RecordTimeout == 0 {
 		c.RecordTimeout = DefaultRecordTimeout
+	}
+	if c.Lease == 0 {
+		c.Lease = DefaultLease
 	}
 	if c.Name == "" {
 		c.Name = defaultName()
@@ -90,6 +100,9 @@ func (c Config) check() error {
 	}
 	if c.RecordTimeout < 0 {
 		bad("record_timeout", c.RecordTimeout, fmt.Sprintf("0 (meaning %v) or more", DefaultRecordTimeout))
+	}
+	if c.Lease < time.Second {
+		bad("lease", c.Lease, fmt.Sprintf("0 (meaning %v), or 1s or more", DefaultLease))
 	}
 	if len(c.Name) > 255 {
 		bad("name", c.Name, "at most 255 bytes")

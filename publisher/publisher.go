@@ -16,6 +16,7 @@ type Publisher struct {
 	cfg    Config
 	scenes *scenes
 	wakes  *wakes
+	held   *held // the records that run
 
 	// closing is closed when Close begins: it cuts pauses of the local tier short.
 	closing chan struct{}
@@ -44,17 +45,18 @@ func New(cfg Config) (*Publisher, error) {
 	}
 	return &Publisher{
 		cfg: cfg, scenes: newScenes(cfg.Scenes), wakes: newWakes(cfg, conn),
+		held:    &held{store: cfg.Store, lease: cfg.Lease, log: cfg.Logger, records: map[*record]struct{}{}},
 		closing: make(chan struct{}), done: make(chan struct{}),
 	}, nil
 }
 
 // Close ends the publisher. New calls get ErrClosed. Those that run are waited for
-// and Do goes to the durable tier at once instead of trying again; then the
+// and Do and Record go to the durable tier at once instead of trying again; then the
 // wake-ups are flushed and every goroutine ends. When ctx is over first, Close stops
 // waiting and returns an error at most a few seconds later; what was not published is
 // left to the scan, so nothing is lost. Close again waits for the same end.
 //
-// Do not call it from within a call of Do.
+// Do not call it from within a call of Do or Record.
 func (p *Publisher) Close(ctx context.Context) error {
 	if !p.beginClose() {
 		select {
@@ -67,6 +69,7 @@ func (p *Publisher) Close(ctx context.Context) error {
 	idle := make(chan struct{})
 	go func() { // ends when the last call does
 		p.calls.Wait()
+		p.held.beats.Wait()
 		close(idle)
 	}()
 	var waitErr error
