@@ -2,6 +2,8 @@
 //
 //   - Do calls at once, tries again a few times after short pauses (the local
 //     tier), and only what still fails is remembered (the durable tier).
+//   - Record stores the task before it calls, so that a call is not forgotten
+//     even if the process dies in it.
 //   - Enqueue and EnqueueMany remember tasks for consumers to run.
 //   - EnqueueTx remembers tasks inside the caller's own transaction, so that they
 //     exist exactly if the caller's change does; Wake then hurries them along.
