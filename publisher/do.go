@@ -55,17 +55,23 @@ func (p *Publisher) Do(ctx context.Context, t Task, call func(context.Context) e
 		return err
 	}
 	began := time.Now()
+	class, err := p.try(ctx, s, call)
+	if err == nil || class == retry.ClassPermanent {
+		return err
+	}
+	return p.escalate(ctx, s, t, class, err, time.Since(began))
+}
+
+// try is the local tier: it returns the last error and its class.
+func (p *Publisher) try(ctx context.Context, s *scene, call func(context.Context) error) (retry.Class, error) {
 	for try := 0; ; try++ {
 		err := call(ctx)
 		if err == nil {
-			return nil
+			return retry.ClassNone, nil
 		}
 		class := s.ClassOf(err)
-		if class == retry.ClassPermanent {
-			return err
-		}
-		if try >= s.local.Retries || !p.worthAnother(ctx, s, class, err) {
-			return p.escalate(ctx, s, t, class, err, time.Since(began))
+		if class == retry.ClassPermanent || try >= s.local.Retries || !p.worthAnother(ctx, s, class, err) {
+			return class, err
 		}
 	}
 }

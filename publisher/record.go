@@ -82,23 +82,9 @@ func (p *Publisher) Record(ctx context.Context, t Task, call func(ctx context.Co
 			_ = p.settle(r, retry.Unknown(errors.New("the call panicked")))
 		}
 	}()
-	err = p.try(r.ctx, s, call)
+	_, err = p.try(r.ctx, s, call)
 	returned = true
 	return p.settle(r, err)
-}
-
-// try is the local tier: it returns the last error.
-func (p *Publisher) try(ctx context.Context, s *scene, call func(context.Context) error) error {
-	for try := 0; ; try++ {
-		err := call(ctx)
-		if err == nil {
-			return nil
-		}
-		class := s.ClassOf(err)
-		if class == retry.ClassPermanent || try >= s.local.Retries || !p.worthAnother(ctx, s, class, err) {
-			return err
-		}
-	}
 }
 
 // begin stores the task under a claim. Without a record the call is not made, and the
@@ -180,7 +166,7 @@ func (p *Publisher) settle(r *record, outcome error) error {
 	case result.Status == retry.StatusWait && !done.Far:
 		p.wakes.send([]waker.Wake{{ID: r.claim.ID, Scene: r.scene.Name, Due: time.Now().Add(result.Delay)}})
 	}
-	return &retry.EscalatedError{TaskID: r.claim.ID, Cause: outcome}
+	return &retry.EscalatedError{TaskID: r.claim.ID, Status: result.Status, Cause: outcome}
 }
 
 // resultOf decides what follows.

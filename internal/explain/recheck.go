@@ -80,8 +80,8 @@ func Recheck(j Journal) Report {
 			if f.Crashes != past.crashes {
 				bad("the facts count %d runs that ended without a word, the journal has %d", f.Crashes, past.crashes)
 			}
-			if f.Uncharged != past.uncharged() {
-				bad("the facts count %d attempts that were not charged, by the journal there are %d", f.Uncharged, past.uncharged())
+			if f.Uncharged != past.uncharged {
+				bad("the facts count %d attempts that were not charged, by the journal there are %d", f.Uncharged, past.uncharged)
 			}
 			// The inline run's deadline began before the row did, and a person's retry gives the time again.
 			if limit := deadline(j.Task); i > last && e.Attempt > 0 && f.Deadline != limit {
@@ -206,19 +206,20 @@ func silent(from, to retry.Status) bool {
 }
 
 // budget counts again what the facts say of a task's past.
-type budget struct{ crashes, granted int }
+type budget struct{ crashes, uncharged int }
 
 func (b *budget) next(e persistence.Event) {
 	switch {
 	case e.Reason == retry.ReasonOperatorRetry:
 		// As the store does it: a new budget, and what was does not count.
-		b.crashes, b.granted = 0, e.Attempt
+		b.crashes, b.uncharged = 0, e.Attempt
 	case e.Facts != nil && e.Facts.Crashed:
 		b.crashes++
+		if e.Attempt > 0 { // the inline run of a record is charged to nobody anyway
+			b.uncharged++
+		}
 	}
 }
-
-func (b *budget) uncharged() int { return b.granted + b.crashes }
 
 func lastRetry(events []persistence.Event) int {
 	for i, e := range slices.Backward(events) {

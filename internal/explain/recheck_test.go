@@ -60,6 +60,13 @@ func (l *life) event(e persistence.Event) {
 	}
 }
 
+// died: the publisher of a record went away before its call ended.
+func (l *life) died() {
+	l.crashes++ // attempt 0 is charged to nobody, so nothing is uncharged
+	l.decide(retry.Facts{Class: retry.ClassUnknown, Crashed: true})
+	l.j.Events[len(l.j.Events)-1].From = retry.StatusInit
+}
+
 func (l *life) inline(class retry.Class) { l.decide(retry.Facts{Class: class}) }
 
 func (l *life) fails(class retry.Class, after time.Duration) {
@@ -105,6 +112,16 @@ func troubled() *life {
 	return l
 }
 
+// recorded: a record whose publisher died, an error, a crash, and success.
+func recorded() *life {
+	l := newLife(rules(retry.UnknownRepeat))
+	l.died()
+	l.fails(retry.ClassTransient, 0)
+	l.crash()
+	l.succeeds()
+	return l
+}
+
 // reviewed: a crash, a person's retry, an error, a crash again and a person's word.
 func reviewed() *life {
 	l := newLife(rules(retry.UnknownReview))
@@ -138,7 +155,7 @@ func TestJournalsThatHold(t *testing.T) {
 	running.j.Task.Status, running.j.Task.Attempt = retry.StatusExecuting, 1
 
 	for name, l := range map[string]*life{
-		"troubled": troubled(), "reviewed": reviewed(), "exhausted": exhausted, "late": late, "crash loop": loop, "refused": refused,
+		"troubled": troubled(), "reviewed": reviewed(), "recorded": recorded(), "exhausted": exhausted, "late": late, "crash loop": loop, "refused": refused,
 		"for a person": onDesk, "made due": madeDue, "no rows": newLife(rules("")), "running": running,
 	} {
 		r := explain.Recheck(l.j)
