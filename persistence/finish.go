@@ -2,6 +2,7 @@ package persistence
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/lib/pq"
@@ -149,6 +150,10 @@ func (s *Postgres) resultParams(was retry.Status, results []Result) ([]any, erro
 	unknown := make([]bool, n)
 	var events eventArrays
 	for i, r := range results {
+		if i > 0 && r.ID == results[i-1].ID {
+			// The statement joins by id: one result could be written under the other's claim.
+			return nil, retry.NewFieldError("results", fmt.Sprintf("two for task %d", r.ID), "at most one for each task")
+		}
 		if !retry.StatusExecuting.CanBecome(r.Status) || r.Status == retry.StatusCancelled {
 			return nil, retry.NewFieldError("status", string(r.Status), "WAIT, SUCCESS, FAILED or MANUAL_REVIEW for an attempt that ended")
 		}

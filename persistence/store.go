@@ -34,7 +34,7 @@ type Store interface {
 	Claim(ctx context.Context, req ClaimRequest) ([]Claimed, error)
 	// Renew extends leases and returns the claims that are still held.
 	Renew(ctx context.Context, lease time.Duration, claims []Claim) ([]Claim, error)
-	// Finish ends attempts. An outcome that is not Applied was too late: the
+	// Finish ends attempts, at most one of each task in a call (else retry.ErrInvalid). An outcome that is not Applied was too late: the
 	// claim was lost, nothing was written.
 	Finish(ctx context.Context, results []Result) ([]Finished, error)
 	// Release hands claims back whose handlers did not begin: the attempt is

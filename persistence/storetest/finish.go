@@ -38,6 +38,13 @@ func finishTests(add adder) {
 			}
 		}
 	})
+	add("Finish/two of one task are refused", func(h *harness) {
+		c := h.held()
+		stale := persistence.Claim{ID: c.ID, Token: uuid.NewString()}
+		_, err := h.Store.Finish(h.ctx, []persistence.Result{result(stale, retry.StatusFailed), result(c, retry.StatusSuccess)})
+		h.is(err, retry.ErrInvalid)
+		same(h, "status", h.get(c.ID).Status, retry.StatusExecuting)
+	})
 	add("Finish/an error stays until the next", func(h *harness) {
 		c := h.held()
 		h.end(c, retry.StatusWait)
