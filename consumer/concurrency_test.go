@@ -8,6 +8,7 @@ import (
 
 	"github.com/spillway-mq/spillway/consumer"
 	"github.com/spillway-mq/spillway/internal/testenv"
+	"github.com/spillway-mq/spillway/persistence"
 	"github.com/spillway-mq/spillway/publisher"
 	"github.com/spillway-mq/spillway/retry"
 )
@@ -92,6 +93,13 @@ func TestNarrowSceneWithABacklog(t *testing.T) {
 	}
 	if n := w.count(consumer.EventStarted); n != 500 {
 		t.Errorf("%d runs, want 500", n)
+	}
+	// Putting off moves the dispatch time, which is else a gap after the due time.
+	var putOff int
+	err := w.store.DB().Get(&putOff, `SELECT count(*) FROM `+w.schema+`.task WHERE dispatch_after > next_at + $1 * interval '1 microsecond'`,
+		persistence.DispatchGap.Microseconds())
+	if err != nil || putOff > 0 {
+		t.Errorf("%d tasks were put off (%v)", putOff, err)
 	}
 }
 

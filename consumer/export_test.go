@@ -19,3 +19,6 @@ func (c *Consumer) Shrink(pending int) { c.pendingBound = pending }
 // DeclareOften has the elected reaper look after the topology at every scan. It is to be
 // called before Run.
 func (c *Consumer) DeclareOften() { c.declareEvery = 0 }
+
+// UnknownPace says when n more tasks of unknown scenes come again.
+func (c *Consumer) UnknownPace(n int) time.Duration { return c.unknownPace(n) }

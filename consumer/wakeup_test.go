@@ -138,3 +138,22 @@ func TestHorizon(t *testing.T) {
 		t.Errorf("ran %v after its time", d)
 	}
 }
+
+// Few tasks of an unknown scene come again after 10 s; of many, a hundred a second do.
+func TestPaceOfUnknownScenes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c, err := consumer.New(w.config(), consumer.Handle(fast("order", ""), succeed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.UnknownPace(1); got != 10*time.Second {
+		t.Errorf("one comes again after %v, want 10s", got)
+	}
+	if got := c.UnknownPace(6000); got < 55*time.Second || got > 61*time.Second {
+		t.Errorf("6000 more come again after %v, want about a minute", got)
+	}
+	if got := c.UnknownPace(1_000_000); got != 10*time.Minute {
+		t.Errorf("a million more come again after %v, want at most 10m", got)
+	}
+}
