@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/spillway-mq/spillway/internal/explain"
-	"github.com/spillway-mq/spillway/internal/settings"
 	"github.com/spillway-mq/spillway/persistence"
 	"github.com/spillway-mq/spillway/retry"
 )
@@ -38,32 +37,20 @@ func (a *app) explainCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "explain ID...", Short: "Tell why tasks are where they are, and check every decision", Long: explainLong, Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ids, err := parseIDs(args)
-			if err != nil {
-				return err
-			}
-			s, err := settings.Load(varService, varDSN)
-			if err != nil {
-				return err
-			}
-			return a.withStore(cmd.Context(), s, func(store *persistence.Postgres) error {
-				tasks := []explained{}
-				var missing error
-				wrong := false
-				for _, id := range ids {
-					j, err := readJournal(cmd.Context(), store, id)
-					if errors.Is(err, retry.ErrNotFound) {
-						missing = errors.Join(missing, err)
-						continue
-					}
-					if err != nil {
-						return err
-					}
-					e := explained{shownTask: shown(j.Task, j.Events), Report: explain.Recheck(j)}
-					e.Next = whatNext(e, time.Now())
-					wrong = wrong || !e.Matches
-					tasks = append(tasks, e)
+			tasks := []explained{}
+			wrong := false
+			one := func(store *persistence.Postgres, id int64) error {
+				j, err := readJournal(cmd.Context(), store, id)
+				if err != nil {
+					return err
 				}
+				e := explained{shownTask: shown(j.Task, j.Events), Report: explain.Recheck(j)}
+				e.Next = whatNext(e, time.Now())
+				wrong = wrong || !e.Matches
+				tasks = append(tasks, e)
+				return nil
+			}
+			return a.withTasks(cmd.Context(), args, one, func(missing error) error {
 				err := a.print(output, tasks, func(p *printer) {
 					for i, t := range tasks {
 						if i > 0 {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,32 +33,20 @@ func (a *app) tasksShowCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "show ID...", Short: "Show tasks with everything that happened to them", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ids, err := parseIDs(args)
-			if err != nil {
-				return err
-			}
-			s, err := settings.Load(varService, varDSN)
-			if err != nil {
-				return err
-			}
-			return a.withStore(cmd.Context(), s, func(store *persistence.Postgres) error {
-				tasks := []shownTask{}
-				var missing error
-				for _, id := range ids {
-					t, err := store.Get(cmd.Context(), id)
-					if errors.Is(err, retry.ErrNotFound) {
-						missing = errors.Join(missing, err)
-						continue
-					}
-					if err != nil {
-						return err
-					}
-					events, err := store.Events(cmd.Context(), id)
-					if err != nil {
-						return err
-					}
-					tasks = append(tasks, shown(t, events))
+			tasks := []shownTask{}
+			one := func(store *persistence.Postgres, id int64) error {
+				t, err := store.Get(cmd.Context(), id)
+				if err != nil {
+					return err
 				}
+				events, err := store.Events(cmd.Context(), id)
+				if err != nil {
+					return err
+				}
+				tasks = append(tasks, shown(t, events))
+				return nil
+			}
+			return a.withTasks(cmd.Context(), args, one, func(missing error) error {
 				err := a.print(output, tasks, func(p *printer) {
 					for i, t := range tasks {
 						if i > 0 {
@@ -72,6 +61,30 @@ func (a *app) tasksShowCommand() *cobra.Command {
 	}
 	outputFlag(c, &output)
 	return c
+}
+
+// withTasks calls one for each of the ids that args name, and then done with the error of those that are not there.
+func (a *app) withTasks(ctx context.Context, args []string, one func(*persistence.Postgres, int64) error, done func(missing error) error) error {
+	ids, err := parseIDs(args)
+	if err != nil {
+		return err
+	}
+	s, err := settings.Load(varService, varDSN)
+	if err != nil {
+		return err
+	}
+	return a.withStore(ctx, s, func(store *persistence.Postgres) error {
+		var missing error
+		for _, id := range ids {
+			switch err := one(store, id); {
+			case errors.Is(err, retry.ErrNotFound):
+				missing = errors.Join(missing, err)
+			case err != nil:
+				return err
+			}
+		}
+		return done(missing)
+	})
 }
 
 func shown(t retry.Task, events []persistence.Event) shownTask {
