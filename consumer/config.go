@@ -38,8 +38,9 @@ type Config struct {
 	TLS *tls.Config
 	// Kind of the service's queues. Zero: quorum.
 	Kind topology.QueueKind
-	// Declare makes the topology at the start and after each reconnect. Without
-	// it a missing queue is waited for.
+	// Declare makes the topology at the start and after each reconnect; the process
+	// with the elected reaper also makes it again every minute, and at once when a
+	// wake-up finds no way. Without it a missing queue is waited for.
 	Declare bool
 	// Concurrency bounds how many handlers run at once. Zero: DefaultConcurrency.
 	Concurrency int
