@@ -19,6 +19,8 @@ const (
 	// pendingBound is how many tasks of a scene at its bound wait here for a place. The rest
 	// is put off, by up to half a minute: with too few in hand the scene would run dry meanwhile.
 	pendingBound = 4096
+	// maxSpill is the longest that it is put off, apart from the spread.
+	maxSpill = 30 * time.Second
 )
 
 // claimer is what the claim loop holds in its hand. It belongs to that goroutine.
@@ -234,7 +236,7 @@ func (cl *claimer) putOff(ctx context.Context, tasks map[string][]int64) error {
 		if p == nil {
 			p = &pendingScene{has: map[int64]bool{}}
 		}
-		p.spill = min(max(2*p.spill, time.Second), 30*time.Second)
+		p.spill = min(max(2*p.spill, time.Second), cl.c.maxSpill)
 		if err := cl.c.comeAgain(ctx, ids, p.spill); err != nil {
 			return err
 		}

@@ -52,7 +52,7 @@ func many(n int, scene string) (out []publisher.Task) {
 func TestConcurrencyOfAScene(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.tune = append(w.tune, func(c *consumer.Consumer) { c.Shrink(10) })
+	w.tune = append(w.tune, func(c *consumer.Consumer) { c.Shrink(10, time.Second) })
 	narrow, wide := newRoom(), newRoom()
 	scene := fast("narrow", "")
 	scene.Concurrency = 2

@@ -58,6 +58,7 @@ type Consumer struct {
 	patience     time.Duration
 	declareEvery time.Duration
 	pendingBound int
+	maxSpill     time.Duration
 
 	slots   *slots
 	running *running
@@ -83,7 +84,7 @@ func New(cfg Config, handlers ...Handler) (*Consumer, error) {
 		errs = append(errs, retry.NewFieldError("handlers", "none", "at least one"))
 	}
 	c := &Consumer{cfg: cfg, log: cfg.Logger.With("service", cfg.Service), names: topology.NamesOf(cfg.Service), grid: topology.Grid(), scenes: map[string]*scene{}, unknownDelay: unknownDelay, patience: finishPatience,
-		declareEvery: declareEvery, pendingBound: pendingBound, unknownSaid: map[string]time.Time{}}
+		declareEvery: declareEvery, pendingBound: pendingBound, maxSpill: maxSpill, unknownSaid: map[string]time.Time{}}
 	for _, h := range handlers {
 		s := h.scene
 		if err := s.Check(); err != nil {

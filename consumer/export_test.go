@@ -13,8 +13,11 @@ func (c *Consumer) Hurry(unknown, patience time.Duration) {
 	}
 }
 
-// Shrink bounds what waits in hand for its scene. It is to be called before Run.
-func (c *Consumer) Shrink(pending int) { c.pendingBound = pending }
+// Shrink bounds what waits in hand for its scene, and how long the rest is put off. It is to be
+// called before Run.
+func (c *Consumer) Shrink(pending int, spill time.Duration) {
+	c.pendingBound, c.maxSpill = pending, spill
+}
 
 // DeclareOften has the elected reaper look after the topology at every scan. It is to be
 // called before Run.
