@@ -180,7 +180,7 @@ func (cl *claimer) claim(ctx, work context.Context, batch []delivery, putOff map
 			c.slots.give(d.scene)
 			back = append(back, persistence.Claim{ID: d.id, Token: req.Token})
 		}
-		c.release(work, back)
+		c.release(work, back, 0)
 		return false
 	}
 	if away {
@@ -195,7 +195,7 @@ func (cl *claimer) claim(ctx, work context.Context, batch []delivery, putOff map
 		got[claimed[i].ID] = &claimed[i]
 	}
 	stop := ctx.Err() != nil
-	var back []persistence.Claim
+	var back, foreign []persistence.Claim
 	var missed []int64
 	for _, d := range batch {
 		t := got[d.id]
@@ -207,11 +207,18 @@ func (cl *claimer) claim(ctx, work context.Context, batch []delivery, putOff map
 		case stop:
 			c.slots.give(d.scene)
 			back = append(back, persistence.Claim{ID: t.ID, Token: req.Token})
+		case !c.scenes[t.Scene].has(t.Phase):
+			c.slots.give(d.scene)
+			foreign = append(foreign, persistence.Claim{ID: t.ID, Token: req.Token})
+			c.sayUnknown(t.Scene, "no handler for the phase "+string(t.Phase)+" of the scene", 1, t.ID)
 		default:
 			c.begin(work, t, d.scene, began)
 		}
 	}
-	c.release(work, back)
+	c.release(work, back, 0)
+	if len(foreign) > 0 {
+		c.release(work, foreign, c.unknownPace(len(foreign)))
+	}
 	c.revisit(work, missed)
 	return !stop
 }

@@ -75,6 +75,9 @@ type scene struct {
 	version int // of the rules; zero until saved
 }
 
+// has reports whether a task of the scene in that phase can go on here.
+func (s *scene) has(p retry.Phase) bool { return s.steps.has(p, s.scene.Unknown) }
+
 // New checks cfg and handlers and names everything that is wrong with them. It
 // does not connect.
 func New(cfg Config, handlers ...Handler) (*Consumer, error) {
@@ -91,10 +94,13 @@ func New(cfg Config, handlers ...Handler) (*Consumer, error) {
 			errs = append(errs, err)
 			continue
 		}
-		if s.Unknown == retry.UnknownAsk {
+		switch asks := h.steps.query != nil; {
+		case asks && s.Unknown != retry.UnknownAsk:
+			errs = append(errs, fmt.Errorf("scene %q: %w", s.Name, retry.NewFieldError("unknown", string(s.Unknown), "ask where there is a Query handler")))
+		case !asks && s.Unknown == retry.UnknownAsk:
 			errs = append(errs, fmt.Errorf("scene %q: %w", s.Name, retry.NewFieldError("unknown", "ask", "review or repeat: a scene without a Query handler has nobody to ask")))
 		}
-		if h.run == nil {
+		if h.steps.execute == nil {
 			errs = append(errs, fmt.Errorf("scene %q: %w", s.Name, retry.NewFieldError("handler", "nil", "a function")))
 		}
 		if c.scenes[s.Name] != nil {

@@ -17,8 +17,8 @@ const maxFinish = 512
 
 // result is how a run ended.
 type result struct {
+	ending
 	run  *run
-	err  error
 	took time.Duration // since run.began
 }
 
@@ -121,26 +121,30 @@ func (c *Consumer) finish(ctx context.Context, batch []result) {
 // outcome turns how a run ended into what is written.
 func (c *Consumer) outcome(ctx context.Context, r result) (persistence.Result, error) {
 	t := r.run.task
-	out := persistence.Result{Claim: r.run.claim, Status: retry.StatusSuccess, Reason: retry.ReasonSuccess}
 	if r.err == nil {
+		out := persistence.Result{Claim: r.run.claim, Status: retry.StatusSuccess, Reason: retry.ReasonSuccess, Phase: r.phase, Idle: r.idle}
+		if r.note != "" {
+			out.Event = &persistence.Event{Actor: c.cfg.Name, Note: r.note}
+		}
 		return out, nil
 	}
 	version, err := c.policy(ctx, r.run.scene)
 	if err != nil {
-		return out, err
+		return persistence.Result{}, err
 	}
 	class, text, after := describe(r.run.scene.scene, r.err)
 	facts := retry.Facts{
 		TaskID: t.ID, Attempt: t.Attempt, Uncharged: t.Uncharged, Crashes: t.Crashes,
 		Elapsed: t.Elapsed + r.took, Deadline: t.Deadline, Class: class, RetryAfter: after,
+		Tries: r.tries, Idle: r.idle, Answer: r.answer,
 	}
-	d := retry.Decide(r.run.scene.rules, facts)
-	out.Status, out.Reason, out.Delay, out.Class, out.Error, out.Unknown = d.Status, d.Reason, d.Delay, class, text, class == retry.ClassUnknown
-	out.Event = &persistence.Event{
-		Attempt: t.Attempt, From: retry.StatusExecuting, To: d.Status, Reason: d.Reason, Class: class, Error: text,
-		Actor: c.cfg.Name, PolicyVersion: version, Facts: &facts, Decision: &d,
+	if r.phase != retry.PhaseExecute {
+		facts.Phase = r.phase
 	}
-	return out, nil
+	if r.idle {
+		facts.Uncharged++
+	}
+	return persistence.Decided(r.run.claim, facts, retry.Decide(r.run.scene.rules, facts), version, c.cfg.Name, text), nil
 }
 
 // describe asks the handler's error what it is. Error and Classify are code of the

@@ -32,6 +32,7 @@ func (c *Consumer) begin(work context.Context, t *persistence.Claimed, slot stri
 	ctx, cancel := context.WithCancelCause(work)
 	r := &run{task: t, claim: persistence.Claim{ID: t.ID, Token: t.ClaimToken}, scene: c.scenes[t.Scene], began: began, cancel: cancel}
 	r.expiry = time.AfterFunc(c.cfg.Lease-time.Since(began), r.lost)
+	r.at.Store(&place{t.Phase, t.Tries})
 	c.senders.Add(1)
 	if old := c.running.add(r); old != nil {
 		old.lost()
@@ -39,53 +40,53 @@ func (c *Consumer) begin(work context.Context, t *persistence.Claimed, slot stri
 	c.cfg.OnEvent(Event{Kind: EventStarted, Task: t.ID, Scene: t.Scene, Attempt: t.Attempt, Late: t.Late})
 	go func() {
 		defer c.slots.give(slot)
-		err := c.call(ctx, r)
-		c.settle(r, err)
+		a := &attempt{c: c, r: r, idle: true}
+		if t.Deadline > 0 {
+			a.deadline = began.Add(t.Deadline - t.Elapsed)
+		}
+		c.settle(r, a.through(ctx))
 	}()
 }
 
-// call runs the handler and returns its error, or its panic as one.
-func (c *Consumer) call(ctx context.Context, r *run) (err error) {
-	t := r.task
-	if t.Deadline > 0 && t.Elapsed >= t.Deadline {
-		return retry.Transient(errDeadline)
-	}
-	var deadline time.Time
-	if t.Deadline > 0 {
-		deadline = r.began.Add(t.Deadline - t.Elapsed)
-	}
-	if d := r.scene.scene.Timeout; d > 0 {
+// call calls a handler and returns what it says, with its panic as an error.
+func call[T any](ctx context.Context, a *attempt, handler step[T]) (said T, err error) {
+	if d := a.r.scene.scene.Timeout; d > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, d, fmt.Errorf("scene timeout of %v: %w", d, context.DeadlineExceeded))
 		defer cancel()
 	}
-	returned := make(chan error, 1)
+	type reply struct {
+		said T
+		err  error
+	}
+	returned := make(chan reply, 1)
 	// In a goroutine of its own, so that runtime.Goexit ends that one.
 	go func() {
-		err := errGoexit
+		r := reply{err: errGoexit}
 		defer func() {
 			if v := recover(); v != nil {
-				err = &PanicError{Value: v, Stack: debug.Stack()}
+				r.err = &PanicError{Value: v, Stack: debug.Stack()}
 			}
-			returned <- err
+			returned <- r
 		}()
-		err = r.scene.run(ctx, t, deadline)
+		r.said, r.err = handler(ctx, a.r.task, a.deadline)
 	}()
-	err = <-returned
+	r := <-returned
+	said, err = r.said, r.err
 	if err != nil && ctx.Err() != nil {
 		// Why the context ended says more than that it did.
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 			err = fmt.Errorf("%w (%w)", err, cause)
 		}
 	}
-	return err
+	return said, err
 }
 
 // settle sends a run's result to the finisher, unless somebody did already.
-func (c *Consumer) settle(r *run, err error) {
+func (c *Consumer) settle(r *run, how ending) {
 	if r.settled.CompareAndSwap(false, true) {
 		defer c.senders.Done()
-		c.results <- result{run: r, err: err, took: time.Since(r.began)}
+		c.results <- result{run: r, ending: how, took: time.Since(r.began)}
 	}
 }
 
@@ -108,9 +109,22 @@ func (c *Consumer) giveUp() {
 	for _, r := range c.running.all() {
 		if !r.settled.Load() {
 			c.log.Error("handler does not return, given up", "task", r.claim.ID, "scene", r.task.Scene)
-			c.settle(r, retry.Unknown(fmt.Errorf("%w: the handler did not return", ErrStopping)))
+			c.settle(r, abandoned(r))
 		}
 	}
+}
+
+// abandoned is the ending of a run whose handler does not return. What hangs in the phases after Execute
+// has no effect to be unsure of.
+func abandoned(r *run) ending {
+	err := fmt.Errorf("%w: the handler did not return", ErrStopping)
+	a := &attempt{r: r, idle: true}
+	phase := r.at.Load().phase
+	if phase == retry.PhaseExecute {
+		a.idle = false
+		return a.end(phase, retry.Unknown(err))
+	}
+	return a.end(phase, retry.Transient(err))
 }
 
 // awaitHandlers waits until every run has sent its result.

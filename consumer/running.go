@@ -17,9 +17,16 @@ type run struct {
 	scene   *scene
 	began   time.Time // just before the claim: Elapsed counts from here
 	cancel  context.CancelCauseFunc
-	expiry  *time.Timer // cancels when the lease is over and was not renewed
-	settled atomic.Bool // somebody has sent, or will send, its result
-	gone    atomic.Bool // the store has said that the claim is another's
+	expiry  *time.Timer           // cancels when the lease is over and was not renewed
+	settled atomic.Bool           // somebody has sent, or will send, its result
+	gone    atomic.Bool           // the store has said that the claim is another's
+	at      atomic.Pointer[place] // where the row is
+}
+
+// place is how far a task's row has got.
+type place struct {
+	phase retry.Phase
+	tries int // of Query or Callback in it
 }
 
 // renewed moves the end of the lease; asked is when the renewal was sent.

@@ -65,16 +65,21 @@ func (c *Consumer) revisit(ctx context.Context, ids []int64) {
 		}
 	}
 	for scene, ids := range unknown {
-		if time.Since(c.unknownSaid[scene]) >= time.Minute {
-			c.unknownSaid[scene] = time.Now()
-			c.log.Error("this build has no handler for the scene: its tasks wait for a build that has", "scene", scene, "tasks", len(ids), "first", ids[0])
-		}
+		c.sayUnknown(scene, "no handler for the scene", len(ids), ids[0])
 		for _, id := range ids {
 			c.cfg.OnEvent(Event{Kind: EventUnknown, Task: id, Scene: scene})
 		}
 		if err := c.comeAgain(ctx, ids, c.unknownPace(len(ids))); err != nil {
 			c.log.Warn("could not put tasks off; the scan wakes them", "scene", scene, "error", err)
 		}
+	}
+}
+
+// sayUnknown says, once a minute and scene, that tasks wait for another build.
+func (c *Consumer) sayUnknown(scene, missing string, tasks int, first int64) {
+	if time.Since(c.unknownSaid[scene]) >= time.Minute {
+		c.unknownSaid[scene] = time.Now()
+		c.log.Error("this build has "+missing+": its tasks wait for a build that has", "scene", scene, "tasks", tasks, "first", first)
 	}
 }
 
@@ -88,8 +93,8 @@ func (c *Consumer) unknownPace(n int) time.Duration {
 	return min(max(c.unknownDelay, time.Until(c.unknownNext)), 10*time.Minute)
 }
 
-// release hands claims back whose handlers did not begin.
-func (c *Consumer) release(ctx context.Context, claims []persistence.Claim) {
+// release hands claims back whose handlers did not begin; they come again after d.
+func (c *Consumer) release(ctx context.Context, claims []persistence.Claim, d time.Duration) {
 	if len(claims) == 0 {
 		return
 	}
@@ -103,7 +108,7 @@ func (c *Consumer) release(ctx context.Context, claims []persistence.Claim) {
 	for _, id := range ids {
 		c.cfg.OnEvent(Event{Kind: EventReleased, Task: id})
 	}
-	if err := c.comeAgain(ctx, ids, 0); err != nil {
+	if err := c.comeAgain(ctx, ids, d); err != nil {
 		c.log.Warn("could not wake released tasks; the scan does", "tasks", len(ids), "error", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 // newer schema may have more.
 const taskColumns = `t.id, t.service, t.scene, t.key, t.status, t.attempt, t.uncharged, t.crashes, t.unknown, t.args, t.content_type,
 	t.headers, t.created_at, t.next_at, t.dispatch_after, t.deadline_at, t.workflow, t.lease_until, t.claim_token, t.claimed_by,
-	t.finished_at, t.stop_reason, t.last_error, t.last_class`
+	t.finished_at, t.stop_reason, t.last_error, t.last_class, t.phase, t.phase_tries`
 
 type scanner interface{ Scan(dest ...any) error }
 
@@ -23,7 +23,7 @@ func scanTask(row scanner, t *retry.Task, more ...any) error {
 	var deadline, lease, finished sql.NullTime
 	dest := append([]any{&t.ID, &t.Service, &t.Scene, &t.Key, &t.Status, &t.Attempt, &t.Uncharged, &t.Crashes, &t.Unknown, &t.Args, &t.ContentType,
 		&headers, &t.CreatedAt, &t.NextAt, &t.DispatchAfter, &deadline, &workflow, &lease, &token, &by,
-		&finished, &reason, &lastError, &class}, more...)
+		&finished, &reason, &lastError, &class, &t.Phase, &t.Tries}, more...)
 	if err := row.Scan(dest...); err != nil {
 		return fmt.Errorf("read task: %w", err)
 	}

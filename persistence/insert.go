@@ -163,6 +163,9 @@ func checkNewTask(t *NewTask) error {
 	default:
 		bad("status", string(t.Status), "WAIT, INIT or MANUAL_REVIEW for a new task")
 	}
+	if !t.Phase.OrExecute().Valid() {
+		bad("phase", string(t.Phase), "execute, query or callback")
+	}
 	if t.ID < 0 {
 		bad("id", t.ID, "above 0, or 0 for a fresh one")
 	}
@@ -257,14 +260,14 @@ func (s *Postgres) inserted(t *NewTask, status retry.Status) Inserted {
 const insertSQL = `
 WITH n AS (
 	SELECT * FROM unnest($2::bigint[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::text[], $9::bigint[],
-		$10::bigint[], $11::text[], $12::text[], $13::text[], $14::text[], $15::boolean[], $20::bigint[], $21::text[], $22::text[])
+		$10::bigint[], $11::text[], $12::text[], $13::text[], $14::text[], $15::boolean[], $20::bigint[], $21::text[], $22::text[], $23::text[])
 		WITH ORDINALITY AS n(id, scene, key, status, args, content_type, headers, delay, deadline, workflow, stop_reason, last_error,
-			last_class, has_event, lease, token, claimed_by, place)
+			last_class, has_event, lease, token, claimed_by, phase, place)
 ), clock AS MATERIALIZED (
 	SELECT clock_timestamp() AS now
 ), i AS (
 	INSERT INTO {schema}.task (id, service, scene, key, status, args, content_type, headers, created_at, next_at, dispatch_after,
-		deadline_at, time_limit, workflow, stop_reason, last_error, last_class, unknown, lease_until, claim_token, claimed_by)
+		deadline_at, time_limit, workflow, stop_reason, last_error, last_class, unknown, lease_until, claim_token, claimed_by, phase)
 	SELECT n.id, $1, n.scene, n.key, n.status, n.args, n.content_type, NULLIF(n.headers, '')::jsonb, clock.now,
 		clock.now + n.delay * interval '1 microsecond',
 		CASE WHEN n.delay > $16::bigint THEN clock.now + (n.delay - $17::bigint) * interval '1 microsecond'
@@ -273,7 +276,7 @@ WITH n AS (
 		COALESCE(w.deadline_at, clock.now + NULLIF(n.deadline, 0) * interval '1 microsecond'),
 		COALESCE(w.deadline_at - clock.now, NULLIF(n.deadline, 0) * interval '1 microsecond'),
 		NULLIF(n.workflow, ''), NULLIF(n.stop_reason, ''), NULLIF(n.last_error, ''), NULLIF(n.last_class, ''), n.last_class = 'unknown',
-		clock.now + NULLIF(n.lease, 0) * interval '1 microsecond', NULLIF(n.token, '')::uuid, NULLIF(n.claimed_by, '')
+		clock.now + NULLIF(n.lease, 0) * interval '1 microsecond', NULLIF(n.token, '')::uuid, NULLIF(n.claimed_by, ''), n.phase
 	FROM n CROSS JOIN clock LEFT JOIN {schema}.workflow w ON n.workflow <> '' AND w.service = $1 AND w.name = n.workflow
 	ORDER BY n.place
 	ON CONFLICT DO NOTHING
@@ -283,11 +286,11 @@ WITH n AS (
 const insertPlain = insertSQL + ` SELECT id FROM i`
 
 const insertWithEvents = insertSQL + `, j AS (
-	INSERT INTO {schema}.retry_event (task_id, attempt, policy_version, to_status, reason, class, actor, note, error, facts, decision)
+	INSERT INTO {schema}.retry_event (task_id, attempt, policy_version, to_status, reason, class, actor, note, error, facts, decision, phase)
 	SELECT i.id, 0, NULLIF(e.policy, 0), n.status, e.reason, NULLIF(e.class, ''), NULLIF(e.actor, ''), NULLIF(e.note, ''),
-		NULLIF(n.last_error, ''), NULLIF(e.facts, '')::jsonb, NULLIF(e.decision, '')::jsonb
+		NULLIF(n.last_error, ''), NULLIF(e.facts, '')::jsonb, NULLIF(e.decision, '')::jsonb, n.phase
 	FROM i JOIN n ON n.id = i.id AND n.has_event
-		JOIN unnest($2::bigint[], $23::bigint[], $24::text[], $25::text[], $26::text[], $27::text[], $28::text[], $29::text[])
+		JOIN unnest($2::bigint[], $24::bigint[], $25::text[], $26::text[], $27::text[], $28::text[], $29::text[], $30::text[])
 			AS e(id, policy, reason, class, actor, note, facts, decision) ON e.id = i.id
 ) SELECT id FROM i`
 
@@ -298,7 +301,7 @@ func (s *Postgres) insertRows(ctx context.Context, tx Tx, tasks []NewTask, todo 
 	ids, delays, deadlines := make([]int64, 0, n), make([]int64, 0, n), make([]int64, 0, n)
 	scenes, keys, statuses, types, headers := make([]string, 0, n), make([]string, 0, n), make([]string, 0, n), make([]string, 0, n), make([]string, 0, n)
 	workflows, stops, errs, classes, reasons := make([]string, 0, n), make([]string, 0, n), make([]string, 0, n), make([]string, 0, n), make([]string, 0, n)
-	leases, tokens, holders := make([]int64, 0, n), make([]string, 0, n), make([]string, 0, n)
+	leases, tokens, holders, phases := make([]int64, 0, n), make([]string, 0, n), make([]string, 0, n), make([]string, 0, n)
 	args := make(pq.ByteaArray, 0, n)
 	var events eventArrays
 	for _, i := range todo {
@@ -327,13 +330,13 @@ func (s *Postgres) insertRows(ctx context.Context, tx Tx, tasks []NewTask, todo 
 		types, headers, args = append(types, t.ContentType), append(headers, h), append(args, a)
 		workflows, stops = append(workflows, t.Workflow), append(stops, string(t.StopReason))
 		errs, classes = append(errs, retry.CutString(t.LastError, MaxErrorLen)), append(classes, string(t.LastClass))
-		reasons = append(reasons, string(reason))
+		reasons, phases = append(reasons, string(reason)), append(phases, string(t.Phase.OrExecute()))
 		leases, tokens, holders = append(leases, micros(t.Lease)), append(tokens, t.Token), append(holders, retry.CutString(t.By, maxActorLen))
 	}
 	params := []any{s.cfg.Service, pq.Array(ids), pq.Array(scenes), pq.Array(keys), pq.Array(statuses), args, pq.Array(types), pq.Array(headers),
 		pq.Array(delays), pq.Array(deadlines), pq.Array(workflows), pq.Array(stops), pq.Array(errs), pq.Array(classes), pq.Array(events.has),
 		micros(s.cfg.Horizon), micros(s.lead()), micros(DispatchGap), inTx,
-		pq.Array(leases), pq.Array(tokens), pq.Array(holders)}
+		pq.Array(leases), pq.Array(tokens), pq.Array(holders), pq.Array(phases)}
 	stmt := insertPlain
 	if events.any() {
 		stmt = insertWithEvents

@@ -43,12 +43,15 @@ WITH found AS (
 		uncharged = CASE WHEN $3 = 'WAIT' THEN t.attempt ELSE t.uncharged END,
 		crashes = CASE WHEN $3 = 'WAIT' THEN 0 ELSE t.crashes END,
 		deadline_at = CASE WHEN $3 = 'WAIT' THEN clock_timestamp() + t.time_limit ELSE t.deadline_at END,
-		holds_key = t.holds_key OR $3 = 'WAIT'
+		holds_key = t.holds_key OR $3 = 'WAIT',
+		phase = COALESCE(NULLIF($10, ''), t.phase),
+		phase_tries = CASE WHEN $3 = 'WAIT' THEN 0 ELSE t.phase_tries END,
+		unknown = CASE WHEN $10 = '' THEN t.unknown ELSE $10 = 'query' END
 	FROM found WHERE t.id = found.id
 	RETURNING ` + taskColumns + `, found.was
 ), j AS (
-	INSERT INTO {schema}.retry_event (task_id, attempt, from_status, to_status, reason, actor, note)
-	SELECT u.id, u.attempt, u.was, $3, $5, $6, NULLIF($7, '') FROM u
+	INSERT INTO {schema}.retry_event (task_id, attempt, from_status, to_status, reason, actor, note, phase)
+	SELECT u.id, u.attempt, u.was, $3, $5, $6, NULLIF($7, ''), u.phase FROM u
 )
 SELECT ` + taskColumns + ` FROM u t`
 
@@ -61,11 +64,14 @@ func (s *Postgres) Operate(ctx context.Context, a Action) (retry.Task, error) {
 	if strings.TrimSpace(a.Actor) == "" {
 		return retry.Task{}, retry.NewFieldError("actor", a.Actor, "the name of the person who acts")
 	}
+	if a.Phase != "" && (a.Verb != Retry || !a.Phase.Valid()) {
+		return retry.Task{}, retry.NewFieldError("phase", string(a.Phase), "execute, query or callback, with retry only")
+	}
 	var t retry.Task
 	mark := uuid.NewString()
 	err := again(ctx, func() error {
 		return scanTask(s.db.QueryRowContext(ctx, s.q(operateSQL), a.ID, s.cfg.Service, string(v.to), pq.Array(v.from), string(v.reason),
-			retry.CutString(a.Actor, maxActorLen), retry.CutString(a.Note, MaxErrorLen), micros(DispatchGap), mark), &t)
+			retry.CutString(a.Actor, maxActorLen), retry.CutString(a.Note, MaxErrorLen), micros(DispatchGap), mark, string(a.Phase)), &t)
 	})
 	var pe *pq.Error
 	switch {

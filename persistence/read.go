@@ -78,7 +78,7 @@ func (s *Postgres) Count(ctx context.Context) ([]Count, error) {
 func (s *Postgres) Events(ctx context.Context, id int64) ([]Event, error) {
 	rows, err := s.db.QueryContext(ctx, s.q(`
 		SELECT e.at, e.attempt, COALESCE(e.policy_version, 0), COALESCE(e.from_status, ''), e.to_status, e.reason, COALESCE(e.class, ''),
-			COALESCE(e.actor, ''), COALESCE(e.note, ''), COALESCE(e.error, ''), e.facts, e.decision
+			COALESCE(e.actor, ''), COALESCE(e.note, ''), COALESCE(e.error, ''), e.facts, e.decision, COALESCE(e.phase, '')
 		FROM {schema}.retry_event e WHERE e.task_id = $1 AND EXISTS (SELECT 1 FROM {schema}.task t WHERE t.id = $1 AND t.service = $2)
 		ORDER BY e.id`), id, s.cfg.Service)
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *Postgres) Events(ctx context.Context, id int64) ([]Event, error) {
 	err = each(rows, func() error {
 		var e Event
 		var facts, decision sql.NullString
-		if err := rows.Scan(&e.At, &e.Attempt, &e.PolicyVersion, &e.From, &e.To, &e.Reason, &e.Class, &e.Actor, &e.Note, &e.Error, &facts, &decision); err != nil {
+		if err := rows.Scan(&e.At, &e.Attempt, &e.PolicyVersion, &e.From, &e.To, &e.Reason, &e.Class, &e.Actor, &e.Note, &e.Error, &facts, &decision, &e.Phase); err != nil {
 			return err
 		}
 		if facts.Valid {

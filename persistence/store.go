@@ -37,6 +37,11 @@ type Store interface {
 	// Finish ends attempts, at most one of each task in a call (else retry.ErrInvalid). An outcome that is not Applied was too late: the
 	// claim was lost, nothing was written.
 	Finish(ctx context.Context, results []Result) ([]Finished, error)
+	// Advance says that a claimed task came into another phase in the middle of its attempt,
+	// and writes step's event; other fields of step.Event than Reason, Actor and Note are the
+	// store's own. false: the claim was lost, nothing was written. Made again, by the driver or
+	// the caller, it writes once.
+	Advance(ctx context.Context, step Step) (held bool, err error)
 	// Release hands claims back whose handlers did not begin: the attempt is
 	// not counted. It returns the ids that wait again.
 	Release(ctx context.Context, claims []Claim) ([]int64, error)
@@ -129,6 +134,8 @@ type NewTask struct {
 	StopReason retry.Reason
 	LastError  string
 	LastClass  retry.Class
+	// Phase of its first attempt. Empty: PhaseExecute.
+	Phase retry.Phase
 	// Event is the journal row of the inline run. nil writes none.
 	Event *Event
 }
@@ -186,8 +193,22 @@ type Result struct {
 	Class   retry.Class
 	Error   string // stored cut to MaxErrorLen and marked as cut
 	Unknown bool
+	// Phase that the task is in from now on (empty: PhaseExecute), and the tries of Query or
+	// Callback in it so far.
+	Phase retry.Phase
+	Tries int
+	// Idle says that the attempt ran no Execute, so that MaxAttempts does not count it.
+	// Without effect with Expire, which counts no attempt.
+	Idle bool
 	// Event is written in the same statement. nil writes none.
 	Event *Event
+}
+
+// Step is a change of phase in the middle of an attempt.
+type Step struct {
+	Claim
+	Phase retry.Phase
+	Event Event
 }
 
 // Finished says whether a Result was applied.
@@ -221,6 +242,8 @@ type Expired struct {
 	Elapsed    time.Duration
 	Deadline   time.Duration
 	LeaseEnded time.Duration // how long ago; zero where the row names no lease
+	Phase      retry.Phase
+	Tries      int
 }
 
 // Filter selects tasks. Zero fields select all.
@@ -258,6 +281,7 @@ type Event struct {
 	Actor         string       `json:"actor,omitempty"` // the consumer or the person
 	Note          string       `json:"note,omitempty"`
 	PolicyVersion int          `json:"policy_version,omitempty"`
+	Phase         retry.Phase  `json:"phase,omitempty"` // of the task after this; set by the store
 	// Facts and Decision are what Decide got and said; nil where nothing was
 	// decided.
 	Facts    *retry.Facts    `json:"facts,omitempty"`
@@ -286,4 +310,8 @@ type Action struct {
 	ID    int64
 	Actor string // required
 	Note  string
+	// Phase that the task is put into, with Retry only: PhaseExecute says that it did not
+	// take effect, PhaseCallback that it did, PhaseQuery that this is to be asked. Empty
+	// leaves it as it is.
+	Phase retry.Phase
 }

@@ -158,7 +158,7 @@ func (p *Publisher) record(ctx context.Context, s *scene, t Task, class retry.Cl
 	task.Delay = decision.Delay
 	// At least a moment: a task for a person may come after its deadline.
 	task.Deadline = max(deadline-elapsed, time.Millisecond)
-	task.Status = decision.Status
+	task.Status, task.Phase = decision.Status, decision.Phase
 	if decision.Status != retry.StatusWait {
 		task.StopReason = decision.Reason
 	}

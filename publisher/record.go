@@ -178,10 +178,9 @@ func (p *Publisher) resultOf(r *record, outcome error) persistence.Result {
 	facts := retry.Facts{TaskID: r.claim.ID, Elapsed: time.Since(r.began), Deadline: r.deadline, Class: class}
 	facts.RetryAfter, _ = retry.RetryAfter(outcome)
 	d := retry.Decide(r.scene.rules, facts)
-	return persistence.Result{
-		Claim: r.claim, Status: d.Status, Reason: d.Reason, Delay: d.Delay, Class: class, Error: outcome.Error(), Unknown: class == retry.ClassUnknown,
-		Event: &persistence.Event{From: retry.StatusInit, Actor: p.cfg.Name, PolicyVersion: r.version, Facts: &facts, Decision: &d},
-	}
+	out := persistence.Decided(r.claim, facts, d, r.version, p.cfg.Name, outcome.Error())
+	out.Event.From = retry.StatusInit
+	return out
 }
 
 // finish tries until ctx is over: nobody else can end the claim meanwhile.

@@ -218,17 +218,16 @@ func (r *Reaper) result(e persistence.Expired, version int) persistence.Result {
 	}
 	facts := retry.Facts{
 		TaskID: e.ID, Attempt: e.Attempt, Uncharged: uncharged, Crashes: e.Crashes + 1, Crashed: true,
-		Elapsed: e.Elapsed, Deadline: e.Deadline, Class: retry.ClassUnknown,
+		Elapsed: e.Elapsed, Deadline: e.Deadline, Class: retry.ClassUnknown, Tries: e.Tries,
+	}
+	if e.Phase != retry.PhaseExecute {
+		facts.Phase = e.Phase
 	}
 	d := retry.Decide(r.rules[e.Scene], facts)
 	text := fmt.Sprintf("the lease of %s ran out during attempt %d", e.ClaimedBy, e.Attempt)
-	return persistence.Result{
-		Claim: e.Claim, Status: d.Status, Reason: d.Reason, Delay: d.Delay, Class: retry.ClassUnknown, Error: text, Unknown: true,
-		Event: &persistence.Event{
-			Attempt: e.Attempt, From: e.Status, To: d.Status, Reason: d.Reason, Class: retry.ClassUnknown, Error: text,
-			Actor: "reaper " + r.cfg.Name, PolicyVersion: version, Facts: &facts, Decision: &d,
-		},
-	}
+	out := persistence.Decided(e.Claim, facts, d, version, "reaper "+r.cfg.Name, text)
+	out.Event.From = e.Status
+	return out
 }
 
 func (r *Reaper) version(ctx context.Context, scene string) (int, error) {

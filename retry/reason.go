@@ -29,6 +29,12 @@ const (
 	ReasonEnqueued Reason = "enqueued"
 	// ReasonSuccess is the good end.
 	ReasonSuccess Reason = "success"
+	// ReasonExecuted, -CheckDone, -TookEffect and -NoEffect are steps within an attempt:
+	// Execute succeeded, Check says done, Query says that it took effect, or that it did not.
+	ReasonExecuted   Reason = "executed"
+	ReasonCheckDone  Reason = "check_done"
+	ReasonTookEffect Reason = "query_took_effect"
+	ReasonNoEffect   Reason = "query_no_effect"
 	// ReasonReleased is a claim handed back before its handler began.
 	ReasonReleased Reason = "released"
 	// ReasonOperatorRetry, -Succeed, -Fail and -Cancel are a person's hand.

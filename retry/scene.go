@@ -69,7 +69,12 @@ type Scene struct {
 	// MaxCrashes bounds the runs that end without a word. Zero:
 	// DefaultMaxCrashes.
 	MaxCrashes int
-	// Timeout bounds one attempt through its context. Zero: none, an attempt
+	// QueryPolicy and CallbackPolicy say when these handlers are tried again, and how
+	// often (MaxAttempts counts the tries since the task needs that handler). Zero:
+	// DefaultPolicy. Deadline is not used: the task has one, Policy's.
+	QueryPolicy    Policy
+	CallbackPolicy Policy
+	// Timeout bounds one call of a handler through its context. Zero: none, it
 	// may take as long as its lease is renewed.
 	Timeout time.Duration
 	// Concurrency bounds how many tasks of the scene one consumer process runs
@@ -83,6 +88,11 @@ type Scene struct {
 func (s Scene) Check() error {
 	errs := []error{CheckScene(s.Name)}
 	errs = append(errs, s.Policy.Check()...)
+	for name, p := range map[string]Policy{"query_policy": s.QueryPolicy, "callback_policy": s.CallbackPolicy} {
+		for _, err := range p.Check() {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+	}
 	bad := func(field string, value any, allowed string) {
 		errs = append(errs, NewFieldError(field, value, allowed))
 	}
@@ -134,6 +144,15 @@ func (s Scene) Rules(grid Grid) Rules {
 	}
 	if r.MaxCrashes == 0 {
 		r.MaxCrashes = DefaultMaxCrashes
+	}
+	// Left out where they say nothing, so that a scene without these handlers keeps its versions.
+	if r.Unknown == UnknownAsk || !s.QueryPolicy.isZero() {
+		p := s.QueryPolicy.WithDefaults()
+		r.Query = &p
+	}
+	if r.Unknown == UnknownAsk || !s.CallbackPolicy.isZero() {
+		p := s.CallbackPolicy.WithDefaults()
+		r.Callback = &p
 	}
 	return r
 }

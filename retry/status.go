@@ -45,11 +45,12 @@ func (s Status) Valid() bool {
 
 // transitions holds every legal change of state. A person's retry of a FAILED
 // task is included: FAILED is final for the pipeline, not for a person. So is that of a
-// waiting task, which then waits no longer.
+// waiting task, which then waits no longer. EXECUTING stays itself when an attempt takes a
+// step (see Phase).
 var transitions = map[Status][]Status{
 	StatusInit:         {StatusExecuting, StatusSuccess, StatusFailed, StatusWait, StatusManualReview, StatusCancelled},
 	StatusWait:         {StatusExecuting, StatusWait, StatusFailed, StatusSuccess, StatusCancelled},
-	StatusExecuting:    {StatusWait, StatusSuccess, StatusFailed, StatusManualReview, StatusCancelled},
+	StatusExecuting:    {StatusExecuting, StatusWait, StatusSuccess, StatusFailed, StatusManualReview, StatusCancelled},
 	StatusManualReview: {StatusWait, StatusSuccess, StatusFailed, StatusCancelled},
 	StatusFailed:       {StatusWait, StatusSuccess},
 	StatusCancelled:    {StatusWait},

@@ -22,6 +22,10 @@ type Task struct {
 	Uncharged int `json:"uncharged"`
 	// Unknown says that the last attempt may have taken effect.
 	Unknown bool `json:"unknown"`
+	// Phase is what the next attempt begins with, and Tries counts the tries of
+	// Query or Callback in it.
+	Phase Phase `json:"phase"`
+	Tries int   `json:"tries,omitempty"`
 
 	Args        []byte            `json:"-"`
 	ContentType string            `json:"content_type"`

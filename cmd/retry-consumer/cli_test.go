@@ -20,7 +20,7 @@ import (
 
 func TestVersion(t *testing.T) {
 	clearEnv(t)
-	run(t, "version").want(t, exitOK, "retry-consumer ", "go ", "schema         1", "topology       v1")
+	run(t, "version").want(t, exitOK, "retry-consumer ", "go ", fmt.Sprintf("schema         %d", persistence.SchemaVersion), "topology       v1")
 	v := decode[map[string]any](t, run(t, "version", "--output", "json"))
 	if v["schema"] != float64(persistence.SchemaVersion) || v["version"] == "" {
 		t.Errorf("got %v", v)
@@ -193,7 +193,9 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("got %+v", list)
 	}
 	run(t, "tasks", "list").want(t, exitOK, "ID")
-	run(t, "migrate", "down", "--yes").want(t, exitOK, "took back")
+	for range persistence.SchemaVersion {
+		run(t, "migrate", "down", "--yes").want(t, exitOK, "took back")
+	}
 	run(t, "migrate", "down", "--yes").want(t, exitOK, "nothing to take back")
 	run(t, "tasks", "list").want(t, exitSchema)
 

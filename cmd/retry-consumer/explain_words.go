@@ -85,7 +85,7 @@ func writeRow(p *printer, t explained, i int) {
 		row("why", "%s", why(r))
 	}
 	if d := r.Parts; d != nil {
-		row("ceiling", "%v (%s), charged attempt %d", d.Ceiling, d.Formula, max(d.Charged, 1))
+		row("ceiling", "%v (%s), %s %d", d.Ceiling, d.Formula, spent(d.Phase), max(d.Charged, 1))
 		if d.HashInput != "" {
 			row("jitter", "%v = %v × (0.5 + 0.5 × %.6f), rounded down to %v; the fraction is from the hash of %q", d.Jittered, d.Ceiling, d.Fraction, d.Unit, d.HashInput)
 		} else {
@@ -129,7 +129,27 @@ func rulesWords(r retry.Rules) string {
 	if p.NoJitter {
 		s += ", no jitter"
 	}
+	for _, h := range []struct {
+		name   string
+		policy *retry.Policy
+	}{{"Query", r.Query}, {"Callback", r.Callback}} {
+		if h.policy != nil {
+			s += fmt.Sprintf("; %s: %s from %v to %v, %s", h.name, h.policy.Kind, h.policy.Ceiling(1), h.policy.Cap, count(h.policy.MaxAttempts, "try", "tries"))
+		}
+	}
 	return s
+}
+
+// spent is what a phase's policy counts.
+func spent(p retry.Phase) string {
+	switch p {
+	case retry.PhaseQuery:
+		return "try of Query"
+	case retry.PhaseCallback:
+		return "try of Callback"
+	case retry.PhaseExecute:
+	}
+	return "charged attempt"
 }
 
 func gridWords(g retry.Grid) string {
@@ -172,18 +192,41 @@ func factsWords(f retry.Facts) string {
 	if f.RetryAfter > 0 {
 		s += fmt.Sprintf(", asked to wait %v", f.RetryAfter)
 	}
+	switch phase := f.Phase.OrExecute(); {
+	case f.Crashed && phase != retry.PhaseExecute:
+		s += fmt.Sprintf(", in phase %s after %s", phase, count(f.Tries, "try", "tries"))
+	case phase != retry.PhaseExecute:
+		s += fmt.Sprintf(", ended by %s %d", spent(phase), f.Tries)
+	}
+	if f.Answer != "" {
+		s += fmt.Sprintf(", which said %s", f.Answer)
+	}
+	if f.Idle {
+		s += ", no Execute was called"
+	}
+	if f.Calls > 0 {
+		s += ", " + count(f.Calls, "call", "calls")
+	}
 	return s
 }
 
 // why says which of Decide's questions gave the answer.
 func why(r explain.Row) string {
-	f, p, charged := *r.Facts, r.Rules.Policy.WithDefaults(), r.Facts.Attempt-r.Facts.Uncharged
+	f := *r.Facts
+	p, n := retry.Basis(*r.Rules, f, r.Recomputed.Phase)
+	what := spent(r.Recomputed.Phase.OrExecute())
 	switch r.Recomputed.Reason {
 	case retry.ReasonCrashLoop:
 		return fmt.Sprintf("%s without a word is as many as the policy allows: a person looks", count(f.Crashes, "end", "ends"))
 	case retry.ReasonFailPermanent:
+		if r.Recomputed.Status == retry.StatusManualReview {
+			return "a permanent error is never tried again, and an effect may be outstanding or not booked: a person looks"
+		}
 		return "a permanent error is never tried again"
 	case retry.ReasonManualReview:
+		if f.Answer == retry.CannotTell {
+			return "it may have taken effect, and the other side cannot tell"
+		}
 		return "it may have taken effect, and the scene does not say that repeating is safe"
 	case retry.ReasonDeadlineExceeded:
 		if r.Parts != nil {
@@ -191,9 +234,19 @@ func why(r explain.Row) string {
 		}
 		return fmt.Sprintf("the deadline was over: %v of %v", f.Elapsed, f.Deadline)
 	case retry.ReasonAttemptsExhausted:
-		return fmt.Sprintf("%d of %s charged", charged, count(p.MaxAttempts, "attempt is", "attempts are"))
+		if what != "charged attempt" {
+			return fmt.Sprintf("%s %d is the last of %d: a person looks", what, n, p.MaxAttempts)
+		}
+		return fmt.Sprintf("%d of %s charged", n, count(p.MaxAttempts, "attempt is", "attempts are"))
 	case retry.ReasonScheduleRetry:
-		return fmt.Sprintf("worth another attempt: %d of %d charged, and there is time", max(charged, 0), p.MaxAttempts)
+		switch r.Recomputed.Phase.OrExecute() {
+		case retry.PhaseQuery:
+			return fmt.Sprintf("an effect may be outstanding, so the other side is asked before anything is redone: %d of %s so far, and there is time", n, count(p.MaxAttempts, "try", "tries"))
+		case retry.PhaseCallback:
+			return fmt.Sprintf("it took effect, so only its booking is tried again: %d of %s so far, and there is time", n, count(p.MaxAttempts, "try", "tries"))
+		case retry.PhaseExecute:
+		}
+		return fmt.Sprintf("worth another attempt: %d of %d charged, and there is time", max(n, 0), p.MaxAttempts)
 	}
 	return string(r.Recomputed.Reason)
 }
@@ -206,7 +259,7 @@ func whatNext(t explained, now time.Time) string {
 		if d := t.NextAt.Sub(now); d > 0 {
 			when = fmt.Sprintf("is due at %s, in %s", stamp(t.NextAt), span(d))
 		}
-		s := fmt.Sprintf("attempt %d %s, %s", t.Attempt+1, when, whyWait(t))
+		s := fmt.Sprintf("attempt %d%s %s, %s", t.Attempt+1, inPhase(t.Phase), when, whyWait(t))
 		if t.DispatchAfter.Before(t.NextAt) {
 			s += fmt.Sprintf("; the scan publishes its wake-up from %s on", stamp(t.DispatchAfter))
 		} else {
@@ -228,14 +281,33 @@ func whatNext(t explained, now time.Time) string {
 		if t.LeaseUntil != nil {
 			lease = " (until " + stamp(*t.LeaseUntil) + ")"
 		}
-		return s + ": its result decides, or, should its lease" + lease + " run out without one, the scan does, with the outcome unknown"
+		return s + inPhase(t.Phase) + ": its result decides, or, should its lease" + lease + " run out without one, the scan does, with the outcome unknown"
 	case retry.StatusManualReview:
+		switch t.Phase {
+		case retry.PhaseQuery:
+			return "nothing until a person decides: tasks retry asks the other side again (with --phase execute or callback you say that it did not, or did, take effect); or tasks succeed, fail or cancel"
+		case retry.PhaseCallback:
+			return "nothing until a person decides: it took effect, tasks retry tries to book it again; or tasks succeed, fail or cancel"
+		case retry.PhaseExecute:
+		}
 		return "nothing until a person decides: tasks retry, succeed, fail or cancel"
 	case retry.StatusFailed, retry.StatusCancelled:
 		return fmt.Sprintf("nothing: it ended (%s); tasks retry would begin again", t.StopReason)
 	case retry.StatusSuccess:
 	}
 	return "nothing: it is done"
+}
+
+// inPhase names a phase that is not the usual one.
+func inPhase(p retry.Phase) string {
+	switch p {
+	case retry.PhaseQuery:
+		return " (asks first)"
+	case retry.PhaseCallback:
+		return " (books only)"
+	case retry.PhaseExecute:
+	}
+	return ""
 }
 
 // whyWait says why a waiting task waits.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/spillway-mq/spillway/internal/mask"
+	"github.com/spillway-mq/spillway/internal/nearest"
 	"github.com/spillway-mq/spillway/internal/settings"
 	"github.com/spillway-mq/spillway/persistence"
 	"github.com/spillway-mq/spillway/retry"
@@ -25,7 +26,7 @@ type operated struct {
 }
 
 func (a *app) operateCommand(verb persistence.Verb, short string) *cobra.Command {
-	var output, by, note string
+	var output, by, note, phase string
 	c := &cobra.Command{
 		Use: string(verb) + " ID...", Short: short, Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -36,12 +37,16 @@ func (a *app) operateCommand(verb persistence.Verb, short string) *cobra.Command
 			if by == "" {
 				return usageError("--by: say who acts; the journal keeps it ($USER is not set)")
 			}
+			if phase != "" && !retry.Phase(phase).Valid() {
+				return usageError("--phase: %q is not allowed: must be execute, query or callback%s", phase, nearest.Hint(phase, []string{"execute", "query", "callback"}))
+			}
 			s, err := settings.Load(varService, varDSN)
 			if err != nil {
 				return err
 			}
 			return a.withStore(cmd.Context(), s, func(store *persistence.Postgres) error {
-				results, failed := operate(cmd.Context(), store, verb, ids, by, note)
+				act := persistence.Action{Verb: verb, Actor: by, Note: note, Phase: retry.Phase(phase)}
+				results, failed := operate(cmd.Context(), store, act, ids)
 				if verb == persistence.Retry {
 					a.wake(cmd.Context(), s, store, results)
 				}
@@ -63,16 +68,20 @@ func (a *app) operateCommand(verb persistence.Verb, short string) *cobra.Command
 	outputFlag(c, &output)
 	c.Flags().StringVar(&by, "by", currentUser(), "who acts, for the journal")
 	c.Flags().StringVar(&note, "note", "", "why, for the journal")
+	if verb == persistence.Retry {
+		c.Flags().StringVar(&phase, "phase", "", "what you know: execute (it did not take effect), callback (it did; only book it) or query (ask the other side); default: as the task stands")
+	}
 	return c
 }
 
 // operate acts on each task for itself. The error is nil if all went well, and was reported already if only some tasks
 // refused.
-func operate(ctx context.Context, store persistence.Store, verb persistence.Verb, ids []int64, by, note string) ([]operated, error) {
+func operate(ctx context.Context, store persistence.Store, act persistence.Action, ids []int64) ([]operated, error) {
 	out := make([]operated, 0, len(ids))
 	var failed error
 	for _, id := range ids {
-		t, err := store.Operate(ctx, persistence.Action{Verb: verb, ID: id, Actor: by, Note: note})
+		act.ID = id
+		t, err := store.Operate(ctx, act)
 		r := operated{ID: id, OK: err == nil, State: t.Status}
 		if err != nil {
 			r.Error = mask.Text(err.Error())

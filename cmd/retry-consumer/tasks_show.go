@@ -145,6 +145,13 @@ func writeTask(p *printer, t shownTask, now time.Time) {
 	if t.Unknown {
 		row("outcome", "the last attempt may have taken effect")
 	}
+	if t.Phase == retry.PhaseQuery || t.Phase == retry.PhaseCallback {
+		what := "the other side is asked before anything is redone"
+		if t.Phase == retry.PhaseCallback {
+			what = "it took effect, which is to be booked"
+		}
+		row("phase", "%s, %s so far: %s", t.Phase, count(t.Tries, "try", "tries"), what)
+	}
 	if t.LastError != "" {
 		row("last error", "%s: %s", t.LastClass, t.LastError)
 	}
@@ -211,6 +218,8 @@ func words(e persistence.Event) string {
 		s := attempt + " failed"
 		if e.Facts != nil && e.Facts.Crashed {
 			s = attempt + " ended without a word (its lease ran out)"
+		} else if e.Facts != nil && e.Facts.Answer != "" {
+			s = fmt.Sprintf("%s asked the other side, which said %s", attempt, e.Facts.Answer)
 		} else if e.Class != "" {
 			s += fmt.Sprintf(" (%s)", e.Class)
 		}
@@ -229,7 +238,11 @@ func words(e persistence.Event) string {
 	case retry.ReasonReleased:
 		s = attempt + " was handed back before it began" + by
 	case retry.ReasonScheduleRetry:
-		s = failed() + "tries again" + delay(e.Decision)
+		again := map[retry.Phase]string{retry.PhaseQuery: "asks the other side", retry.PhaseCallback: "books again"}[e.Phase]
+		if again == "" {
+			again = "tries again"
+		}
+		s = failed() + again + delay(e.Decision)
 	case retry.ReasonFailPermanent:
 		s = failed() + "such an error never ends well: stopped as " + string(e.To)
 	case retry.ReasonManualReview:
@@ -240,6 +253,12 @@ func words(e persistence.Event) string {
 		s = failed() + "no attempts left: stopped as " + string(e.To)
 	case retry.ReasonCrashLoop:
 		s = failed() + "too many such ends: waits for a person"
+	case retry.ReasonExecuted:
+		s = attempt + ": Execute succeeded" + by + "; what is left is to book it"
+	case retry.ReasonCheckDone, retry.ReasonTookEffect:
+		s = attempt + ": it had taken effect" + by + "; what is left is to book it"
+	case retry.ReasonNoEffect:
+		s = attempt + ": it had not taken effect" + by + ", so Execute is called again"
 	case retry.ReasonOperatorRetry:
 		s = fmt.Sprintf("made due now%s; was %s", by, e.From)
 	case retry.ReasonOperatorSucceed, retry.ReasonOperatorFail, retry.ReasonOperatorCancel:

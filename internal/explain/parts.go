@@ -12,8 +12,10 @@ import (
 
 // Parts are the steps from a policy to a delay, in order.
 type Parts struct {
-	// Charged is the attempt's number without those that are not charged. Below 1 it waits like 1.
-	Charged int `json:"charged"`
+	// Phase whose policy it is. Charged is, in execute, the attempt's number without those that are not
+	// charged, and the number of the try else. Below 1 it waits like 1.
+	Phase   retry.Phase `json:"phase"`
+	Charged int         `json:"charged"`
 	// Ceiling is the longest wait after it, and Formula says how it grows.
 	Ceiling time.Duration `json:"ceiling"`
 	Formula string        `json:"formula"`
@@ -40,9 +42,9 @@ func parts(r retry.Rules, f retry.Facts) *Parts {
 	if d.Reason != retry.ReasonScheduleRetry || (whole.Reason != retry.ReasonScheduleRetry && f.Elapsed >= f.Deadline) {
 		return nil
 	}
-	p := r.Policy.WithDefaults()
+	p, n := retry.Basis(r, f, d.Phase)
 	out := &Parts{
-		Charged: f.Attempt - f.Uncharged, Ceiling: d.Ceiling, Jittered: d.Jittered, Unit: p.Unit, RetryAfter: d.RetryAfter, Delay: d.Delay,
+		Phase: d.Phase.OrExecute(), Charged: n, Ceiling: d.Ceiling, Jittered: d.Jittered, Unit: p.Unit, RetryAfter: d.RetryAfter, Delay: d.Delay,
 		TooLate: whole.Reason != retry.ReasonScheduleRetry,
 	}
 	out.Formula = formula(p, max(out.Charged, 1))

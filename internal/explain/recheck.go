@@ -66,8 +66,10 @@ func Recheck(j Journal) Report {
 	for i, e := range j.Events {
 		row := recheckDecision(j, e)
 		bad := func(format string, args ...any) { row.Problems = append(row.Problems, fmt.Sprintf(format, args...)) }
+		was := past
 		past.next(e)
 		if f := e.Facts; f != nil {
+			recheckPhase(was, *f, bad)
 			if f.TaskID != j.Task.ID {
 				bad("the facts are those of task %d", f.TaskID)
 			}
@@ -91,8 +93,8 @@ func Recheck(j Journal) Report {
 		before := retry.Status("")
 		if i > 0 {
 			before = j.Events[i-1].To
-			if was := j.Events[i-1].Attempt; e.Attempt < was {
-				bad("attempt %d comes after attempt %d", e.Attempt, was)
+			if last := j.Events[i-1].Attempt; e.Attempt < last {
+				bad("attempt %d comes after attempt %d", e.Attempt, last)
 			}
 		}
 		switch {
@@ -139,6 +141,9 @@ func recheckDecision(j Journal, e persistence.Event) Row {
 		if e.To != d.Status {
 			bad("the row's state is %s, its decision's %s", name(e.To), name(d.Status))
 		}
+		if e.Phase != "" && e.Phase != d.Phase.OrExecute() {
+			bad("the row's phase is %s, its decision's %s", e.Phase, d.Phase.OrExecute())
+		}
 	}
 	if row.Rules == nil || e.Facts == nil {
 		return row
@@ -161,6 +166,7 @@ func differences(recorded, again retry.Decision) []string {
 	}
 	compare("state", name(recorded.Status), name(again.Status))
 	compare("reason", name(recorded.Reason), name(again.Reason))
+	compare("phase", recorded.Phase.OrExecute(), again.Phase.OrExecute())
 	compare("delay", recorded.Delay, again.Delay)
 	compare("ceiling", recorded.Ceiling, again.Ceiling)
 	compare("jittered", recorded.Jittered, again.Jittered)
@@ -199,25 +205,63 @@ func silent(from, to retry.Status) bool {
 		return to == retry.StatusInit || to == retry.StatusWait || to == retry.StatusExecuting || to == retry.StatusSuccess
 	case retry.StatusWait:
 		return to == retry.StatusExecuting || to == retry.StatusSuccess
-	case retry.StatusInit, retry.StatusExecuting:
+	case retry.StatusInit:
 		return to == retry.StatusSuccess
+	case retry.StatusExecuting: // a step, after which the attempt may be handed back, or succeed
+		return to == retry.StatusSuccess || to == retry.StatusWait
 	}
 	return false
 }
 
 // budget counts again what the facts say of a task's past.
-type budget struct{ crashes, uncharged int }
+type budget struct {
+	crashes, uncharged int
+	phase              retry.Phase // of the task; empty: execute
+	tries              int         // of Query or Callback in it
+}
 
 func (b *budget) next(e persistence.Event) {
 	switch {
 	case e.Reason == retry.ReasonOperatorRetry:
 		// As the store does it: a new budget, and what was does not count.
-		b.crashes, b.uncharged = 0, e.Attempt
+		b.crashes, b.uncharged, b.tries = 0, e.Attempt, 0
 	case e.Facts != nil && e.Facts.Crashed:
 		b.crashes++
 		if e.Attempt > 0 { // the inline run of a record is charged to nobody anyway
 			b.uncharged++
 		}
+	case e.Facts != nil && e.Facts.Idle:
+		b.uncharged++
+	}
+	switch d := e.Decision; {
+	case d == nil && e.Phase != "" && e.Phase != b.phase.OrExecute():
+		b.phase, b.tries = e.Phase, 0
+	case d != nil && e.Facts != nil && d.Phase.OrExecute() == e.Facts.Phase:
+		b.phase, b.tries = d.Phase, e.Facts.Tries
+	case d != nil:
+		b.phase, b.tries = d.Phase, 0
+	}
+}
+
+// recheckPhase looks whether an attempt could end in its phase, and at its count of tries. was is
+// the budget before.
+func recheckPhase(was budget, f retry.Facts, bad func(string, ...any)) {
+	before, now := was.phase.OrExecute(), f.Phase.OrExecute()
+	if f.Crashed && now != before || before == retry.PhaseCallback && now != before || before == retry.PhaseQuery && now == retry.PhaseExecute {
+		bad("the facts' phase is %s, the journal leaves the task in %s", now, before)
+		return
+	}
+	tries := 0
+	if now != retry.PhaseExecute {
+		if now == before {
+			tries = was.tries
+		}
+		if !f.Crashed {
+			tries++
+		}
+	}
+	if f.Tries != tries {
+		bad("the facts count %d tries of %s, by the journal there are %d", f.Tries, now, tries)
 	}
 }
 

@@ -115,6 +115,7 @@ func Run(t *testing.T, open func(t testing.TB) Fixture) {
 	recordTests(add)
 	claimTests(add)
 	finishTests(add)
+	phaseTests(add)
 	expireTests(add)
 	dispatchTests(add)
 	readTests(add)
