@@ -55,25 +55,11 @@ func (p *Publisher) Do(ctx context.Context, t Task, call func(context.Context) e
 		return err
 	}
 	began := time.Now()
-	class, err := p.try(ctx, s, call)
-	if err == nil || class == retry.ClassPermanent {
+	failed, err := p.try(ctx, s, call)
+	if err == nil || failed.last() == retry.ClassPermanent {
 		return err
 	}
-	return p.escalate(ctx, s, t, class, err, time.Since(began))
-}
-
-// try is the local tier: it returns the last error and its class.
-func (p *Publisher) try(ctx context.Context, s *scene, call func(context.Context) error) (retry.Class, error) {
-	for try := 0; ; try++ {
-		err := call(ctx)
-		if err == nil {
-			return retry.ClassNone, nil
-		}
-		class := s.ClassOf(err)
-		if class == retry.ClassPermanent || try >= s.local.Retries || !p.worthAnother(ctx, s, class, err) {
-			return class, err
-		}
-	}
+	return p.escalate(ctx, s, t, failed, err, time.Since(began))
 }
 
 // checkInline checks a task of Do without encoding it.
@@ -116,19 +102,19 @@ func (p *Publisher) worthAnother(ctx context.Context, s *scene, class retry.Clas
 }
 
 // escalate stores a task whose local tier is spent.
-func (p *Publisher) escalate(ctx context.Context, s *scene, t Task, class retry.Class, cause error, elapsed time.Duration) error {
+func (p *Publisher) escalate(ctx context.Context, s *scene, t Task, failed tries, cause error, elapsed time.Duration) error {
 	// Detached from the start: a context that ends in the middle of the insert
 	// would lose the task as well.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.RecordTimeout)
 	defer cancel()
-	stored, err := p.record(ctx, s, t, class, cause, elapsed)
+	stored, err := p.record(ctx, s, t, failed, cause, elapsed)
 	if err != nil {
 		return errors.Join(retry.ErrNotRecorded, cause, err)
 	}
 	return &retry.EscalatedError{TaskID: stored.ID, Status: stored.Status, Cause: cause}
 }
 
-func (p *Publisher) record(ctx context.Context, s *scene, t Task, class retry.Class, cause error, elapsed time.Duration) (stored persistence.Inserted, err error) {
+func (p *Publisher) record(ctx context.Context, s *scene, t Task, failed tries, cause error, elapsed time.Duration) (stored persistence.Inserted, err error) {
 	// The task began with the call, so its time runs since then; its row begins
 	// only now and gets what is left.
 	deadline := t.Deadline
@@ -148,7 +134,8 @@ func (p *Publisher) record(ctx context.Context, s *scene, t Task, class retry.Cl
 	if err != nil {
 		return stored, err
 	}
-	facts := retry.Facts{TaskID: ids[0], Elapsed: elapsed, Deadline: deadline, Class: class}
+	class := failed.last()
+	facts := retry.Facts{TaskID: ids[0], Elapsed: elapsed, Deadline: deadline, Class: class, Calls: len(failed)}
 	facts.RetryAfter, _ = retry.RetryAfter(cause)
 	decision := retry.Decide(s.rules, facts)
 	if decision.Status == retry.StatusFailed {
@@ -164,7 +151,7 @@ func (p *Publisher) record(ctx context.Context, s *scene, t Task, class retry.Cl
 	}
 	task.LastError, task.LastClass = cause.Error(), class
 	task.Event = &persistence.Event{
-		To: decision.Status, Reason: decision.Reason, Class: class, Error: task.LastError, Actor: p.cfg.Name,
+		To: decision.Status, Reason: decision.Reason, Class: class, Error: task.LastError, Actor: p.cfg.Name, Note: failed.story(),
 		PolicyVersion: version, Facts: &facts, Decision: &decision,
 	}
 	in, err := p.insert(ctx, []persistence.NewTask{task})

@@ -3,6 +3,7 @@ package publisher_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -103,7 +104,32 @@ func TestDo(t *testing.T) {
 				t.Errorf("stored %+v", task)
 			}
 			checkDecision(t, store, task, rules[c.scene], last)
+			checkCalls(t, store, task.ID, c.calls)
+			if want := map[bool]retry.Phase{true: retry.PhaseQuery, false: retry.PhaseExecute}[c.scene == "ask"]; task.Phase != want {
+				t.Errorf("phase %s, want %s", task.Phase, want)
+			}
 		})
+	}
+}
+
+// checkCalls wants the journal to tell of every call of the local tier.
+func checkCalls(t *testing.T, store *persistence.Postgres, id int64, calls int) {
+	t.Helper()
+	events, err := store.Events(t.Context(), id)
+	if err != nil || len(events) != 1 {
+		t.Fatalf("%d journal rows, %v", len(events), err)
+	}
+	e := events[0]
+	if e.Facts != nil && e.Facts.Calls != calls {
+		t.Errorf("the facts tell of %d calls, want %d", e.Facts.Calls, calls)
+	}
+	for i := 1; i < calls; i++ {
+		if want := fmt.Sprintf("call %d ended after ", i); !strings.Contains(e.Note, want) {
+			t.Errorf("%q is missing in the note %q", want, e.Note)
+		}
+	}
+	if calls > 1 && !strings.Contains(e.Note, "boom") || calls == 1 && e.Note != "" {
+		t.Errorf("note %q", e.Note)
 	}
 }
 

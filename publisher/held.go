@@ -17,6 +17,7 @@ type record struct {
 	version  int           // of the scene's rules
 	began    time.Time     // just before the row was stored
 	deadline time.Duration // of the task, from then on; zero: none
+	failed   tries
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	expiry   *time.Timer // cancels when the lease is over and was not renewed

@@ -82,7 +82,7 @@ func (p *Publisher) Record(ctx context.Context, t Task, call func(ctx context.Co
 			_ = p.settle(r, retry.Unknown(errors.New("the call panicked")))
 		}
 	}()
-	_, err = p.try(r.ctx, s, call)
+	r.failed, err = p.try(r.ctx, s, call)
 	returned = true
 	return p.settle(r, err)
 }
@@ -172,14 +172,18 @@ func (p *Publisher) settle(r *record, outcome error) error {
 // resultOf decides what follows.
 func (p *Publisher) resultOf(r *record, outcome error) persistence.Result {
 	if outcome == nil {
-		return persistence.Result{Claim: r.claim, Status: retry.StatusSuccess, Reason: retry.ReasonSuccess}
+		out := persistence.Result{Claim: r.claim, Status: retry.StatusSuccess, Reason: retry.ReasonSuccess}
+		if len(r.failed) > 0 {
+			out.Event = &persistence.Event{From: retry.StatusInit, Actor: p.cfg.Name, Note: "before: " + r.failed.list()}
+		}
+		return out
 	}
 	class := r.scene.ClassOf(outcome)
-	facts := retry.Facts{TaskID: r.claim.ID, Elapsed: time.Since(r.began), Deadline: r.deadline, Class: class}
+	facts := retry.Facts{TaskID: r.claim.ID, Elapsed: time.Since(r.began), Deadline: r.deadline, Class: class, Calls: len(r.failed)}
 	facts.RetryAfter, _ = retry.RetryAfter(outcome)
 	d := retry.Decide(r.scene.rules, facts)
 	out := persistence.Decided(r.claim, facts, d, r.version, p.cfg.Name, outcome.Error())
-	out.Event.From = retry.StatusInit
+	out.Event.From, out.Event.Note = retry.StatusInit, r.failed.story()
 	return out
 }
 

@@ -23,7 +23,8 @@ import (
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	p, store := newPublisher(t, func(c *publisher.Config) {
-		c.Scenes = []retry.Scene{fast(retry.Scene{Name: "repeat", Unknown: retry.UnknownRepeat}), fast(retry.Scene{Name: "review"})}
+		c.Scenes = []retry.Scene{fast(retry.Scene{Name: "repeat", Unknown: retry.UnknownRepeat}), fast(retry.Scene{Name: "review"}),
+			fast(retry.Scene{Name: "ask", Unknown: retry.UnknownAsk})}
 	})
 	transient, unknown, permanent := retry.Transient(errBoom), retry.Unknown(errBoom), retry.Permanent(errBoom)
 	for _, c := range []struct {
@@ -39,6 +40,7 @@ func TestRecord(t *testing.T) {
 		{"transient", "review", []error{transient}, 3, retry.StatusWait, ""},
 		{"unknown for review", "review", []error{unknown}, 1, retry.StatusManualReview, retry.ReasonManualReview},
 		{"unknown where repeating is safe", "repeat", []error{unknown}, 3, retry.StatusWait, ""},
+		{"unknown to be asked", "ask", []error{unknown}, 1, retry.StatusWait, ""},
 		{"told to wait past the deadline", "review", []error{retry.After(24*time.Hour, transient)}, 1, retry.StatusFailed, retry.ReasonDeadlineExceeded},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -67,6 +69,12 @@ func TestRecord(t *testing.T) {
 				}
 			case !errors.Is(err, errBoom) || errors.As(err, &esc) != remembered || remembered && esc.TaskID != got.ID:
 				t.Errorf("got %v", err)
+			}
+			if want := map[bool]retry.Phase{true: retry.PhaseQuery, false: retry.PhaseExecute}[c.scene == "ask"]; got.Phase != want {
+				t.Errorf("phase %s, want %s", got.Phase, want)
+			}
+			if c.name != "success" { // which its row tells alone
+				checkCalls(t, store, got.ID, c.calls)
 			}
 			if c.status != retry.StatusSuccess {
 				events, err := store.Events(t.Context(), got.ID)
