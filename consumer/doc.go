@@ -6,6 +6,7 @@
 //	receive.go    owns the AMQP channel of the ready queue; acknowledges
 //	claim.go      owns what was received; claims in batches, starts handlers
 //	run.go        one goroutine a task: the handler
+//	steps.go      its way through Check, Query, Execute and Callback
 //	finish.go     writes results in batches, then publishes the next wake-ups
 //	heartbeat.go  renews all leases in one statement
 //	upkeep.go     wake-ups of what cannot run here; the reaper's connections

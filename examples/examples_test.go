@@ -219,3 +219,20 @@ func eventually(t *testing.T, what string, cond func() bool) {
 		}
 	}
 }
+
+// The bank pays once although its answer gets lost, and the journal says why nothing was redone.
+func TestRefund(t *testing.T) {
+	service, store := newService(t)
+	out, err := command(t, service, build(t, "refund")).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "the bank paid 1250 once") || !strings.Contains(string(out), "goes on with it, because: connection reset") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	list, err := store.List(t.Context(), persistence.Filter{})
+	if err != nil || len(list) != 1 || list[0].Status != retry.StatusSuccess || list[0].Phase != retry.PhaseCallback {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	events, err := store.Events(t.Context(), list[0].ID)
+	if err != nil || len(events) < 2 || events[1].Reason != retry.ReasonTookEffect {
+		t.Errorf("%+v, %v", events, err)
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/spillway-mq/spillway/internal/serve"
 	"github.com/spillway-mq/spillway/internal/settings"
 	"github.com/spillway-mq/spillway/persistence"
+	"github.com/spillway-mq/spillway/retry"
 	"github.com/spillway-mq/spillway/topology"
 )
 
@@ -70,8 +71,8 @@ const scenesHelp = `The scenes file, in YAML:
   allow_hosts: [billing.internal]   # hosts other than this machine that http handlers may call
   scenes:
     - name: payment.refund
-      unknown: repeat               # an outcome that nobody knows: review (default; a person) or repeat (repeating is safe)
-      timeout: 30s                  # of one attempt; default 1m; 0s: none
+      unknown: repeat               # an outcome that nobody knows: review (default; a person), repeat (safe) or ask (query first)
+      timeout: 30s                  # of one call; default 1m; 0s: none
       concurrency: 8                # at once in one process
       max_crashes: 3                # ends without a word before a person looks
       policy: {kind: EXPONENTIAL, base: 1s, cap: 10m, max_attempts: 8, deadline: 24h}   # or FIXED, LINEAR, delays: [1s, 10s]
@@ -81,6 +82,16 @@ const scenesHelp = `The scenes file, in YAML:
       handler:
         exec: {command: [./send.py], env: {LANG: C.UTF-8}}
       exit_codes: {65: permanent}   # 0 is success and 75 transient
+    - name: stock.reserve
+      unknown: ask                  # before an unknown outcome is redone, query asks the other side
+      handler:  {http: {url: "http://127.0.0.1:8080/reserve"}}
+      query:    {http: {url: "http://127.0.0.1:8080/reserved"}}      # took_effect, no_effect, pending or cannot_tell
+      check:    {exec: {command: [./booked.sh]}}                     # optional: not_started, in_flight or done
+      callback: {exec: {command: [./book.sh]}}                       # optional: books a success, retried alone
+      query_policy: {kind: FIXED, base: 10s, max_attempts: 30}       # and callback_policy: their own budgets
+
+check and query answer with the word alone, or as {"answer": "pending"}: in the body of a 2xx, or on stdout with exit code 0.
+Each handler may be http or exec. Spillway-Handler (SPILLWAY_HANDLER) says which of the four is called.
 
 http: the arguments by POST with Content-Type, Idempotency-Key (service/scene/key), Spillway-Task-Id, Spillway-Scene,
 Spillway-Key, Spillway-Attempt, Spillway-Unknown and Spillway-Deadline. 2xx is success; 429, 503 and the like are tried
@@ -162,11 +173,31 @@ func migrateUp(ctx context.Context, s settings.Settings, log *slog.Logger) error
 func consumerHandlers(handlers []serve.Handler) []consumer.Handler {
 	out := make([]consumer.Handler, len(handlers))
 	for i, h := range handlers {
-		out[i] = consumer.Handle(h.Scene, func(ctx context.Context, job *consumer.Job[[]byte]) error {
-			return h.Run(ctx, serve.Call{Task: job.Task, Attempt: job.Attempt, Deadline: job.Deadline, Key: job.IdempotencyKey()})
-		})
+		steps := consumer.Steps[[]byte]{
+			Execute: func(ctx context.Context, job *consumer.Job[[]byte]) error { return h.Run(ctx, callOf(job)) },
+		}
+		if h.Check != nil {
+			steps.Check = func(ctx context.Context, job *consumer.Job[[]byte]) (retry.Progress, error) {
+				word, err := h.Check(ctx, callOf(job))
+				return retry.Progress(word), err
+			}
+		}
+		if h.Query != nil {
+			steps.Query = func(ctx context.Context, job *consumer.Job[[]byte]) (retry.Answer, error) {
+				word, err := h.Query(ctx, callOf(job))
+				return retry.Answer(word), err
+			}
+		}
+		if h.Callback != nil {
+			steps.Callback = func(ctx context.Context, job *consumer.Job[[]byte]) error { return h.Callback(ctx, callOf(job)) }
+		}
+		out[i] = consumer.HandleSteps(h.Scene, steps)
 	}
 	return out
+}
+
+func callOf(job *consumer.Job[[]byte]) serve.Call {
+	return serve.Call{Task: job.Task, Attempt: job.Attempt, Deadline: job.Deadline, Key: job.IdempotencyKey()}
 }
 
 func sceneList(handlers []serve.Handler) string {

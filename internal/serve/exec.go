@@ -32,22 +32,25 @@ var secretNames = []string{"SPILLWAY_POSTGRES_DSN", "SPILLWAY_AMQP_URL", "SPILLW
 
 type execRunner struct {
 	cfg            Exec
+	step           string
 	env            []string
 	stdout, stderr io.Writer
 	stopTime       time.Duration
 }
 
-func newExecRunner(s Scene, opts Options) *execRunner {
+func newExecRunner(x Exec, step string, opts Options) *execRunner {
 	env := slices.DeleteFunc(slices.Clone(opts.Environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains(secretNames, name)
 	})
-	return &execRunner{cfg: *s.Exec, env: append(env, s.Exec.Env...), stdout: opts.Stdout, stderr: opts.Stderr, stopTime: stopTime}
+	return &execRunner{cfg: x, step: step, env: append(env, x.Env...), stdout: opts.Stdout, stderr: opts.Stderr, stopTime: stopTime}
 }
 
-func (r *execRunner) run(ctx context.Context, c Call) error {
+func (r *execRunner) target() string { return "exec " + r.cfg.Command[0] }
+
+func (r *execRunner) run(ctx context.Context, c Call) (string, error) {
 	if err := context.Cause(ctx); err != nil {
-		return retry.Transient(fmt.Errorf("command not started: %w", err))
+		return "", retry.Transient(fmt.Errorf("command not started: %w", err))
 	}
 	headers, err := json.Marshal(c.Task.Headers)
 	if err != nil || len(c.Task.Headers) == 0 {
@@ -62,6 +65,7 @@ func (r *execRunner) run(ctx context.Context, c Call) error {
 		"SPILLWAY_TASK_ID="+strconv.FormatInt(c.Task.ID, 10),
 		"SPILLWAY_SCENE="+c.Task.Scene,
 		"SPILLWAY_KEY="+c.Task.Key,
+		"SPILLWAY_HANDLER="+r.step,
 		"SPILLWAY_ATTEMPT="+strconv.Itoa(c.Attempt),
 		"SPILLWAY_UNKNOWN="+strconv.FormatBool(c.Task.Unknown),
 		"SPILLWAY_HEADERS="+string(headers),
@@ -71,6 +75,10 @@ func (r *execRunner) run(ctx context.Context, c Call) error {
 	}
 	cmd.Stdin = bytes.NewReader(c.Task.Args)
 	cmd.Stdout = r.stdout
+	said := &head{limit: maxAnswer}
+	if answers(r.step) {
+		cmd.Stdout = said
+	}
 	cmd.Stderr = errText
 	if r.stderr != nil {
 		cmd.Stderr = io.MultiWriter(errText, r.stderr)
@@ -96,7 +104,7 @@ func (r *execRunner) run(ctx context.Context, c Call) error {
 		// Nothing ran. A program that is missing or may not be run is a fault of the deployment and not a verdict on
 		// this task: permanent would fail every task of the scene for one bad rollout. The budget and the deadline
 		// bound it.
-		return retry.Transient(fmt.Errorf("start command: %w", err))
+		return "", retry.Transient(fmt.Errorf("start command: %w", err))
 	}
 
 	var stopped error
@@ -106,7 +114,7 @@ func (r *execRunner) run(ctx context.Context, c Call) error {
 		stopped = context.Cause(ctx)
 		err = r.stop(cmd.Process.Pid, ended)
 	}
-	return r.verdict(err, stopped, errText.String())
+	return word(said.buf), r.verdict(err, stopped, errText.String())
 }
 
 // stop ends the process group that the command leads.
@@ -166,6 +174,18 @@ func (r *execRunner) verdict(err, stopped error, stderr string) error {
 	case retry.ClassNone:
 	}
 	return err
+}
+
+// head keeps the first bytes written to it. One goroutine writes.
+type head struct {
+	limit int
+	buf   []byte
+}
+
+// Write implements io.Writer.
+func (h *head) Write(p []byte) (int, error) {
+	h.buf = append(h.buf, p[:min(len(p), h.limit-len(h.buf))]...)
+	return len(p), nil
 }
 
 // tail keeps the last bytes written to it. One goroutine writes.

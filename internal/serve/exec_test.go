@@ -16,15 +16,15 @@ import (
 
 func execScene(unknown retry.UnknownMode, command ...string) Scene {
 	return Scene{
-		Scene: retry.Scene{Name: "payment.refund", Unknown: unknown, Classify: retry.ClassifyNet},
-		Exec:  &Exec{Command: command, ExitCodes: map[int]retry.Class{65: retry.ClassPermanent, 3: retry.ClassTransient, 4: retry.ClassUnknown}},
+		Scene:   retry.Scene{Name: "payment.refund", Unknown: unknown, Classify: retry.ClassifyNet},
+		Program: Program{Exec: &Exec{Command: command, ExitCodes: map[int]retry.Class{65: retry.ClassPermanent, 3: retry.ClassTransient, 4: retry.ClassUnknown}}},
 	}
 }
 
 func runExec(t *testing.T, s Scene, opts Options) (retry.Class, error) {
 	t.Helper()
 	opts.Environ = append(opts.Environ, "PATH="+os.Getenv("PATH"))
-	err := newExecRunner(s, opts).run(t.Context(), call())
+	_, err := newExecRunner(*s.Exec, stepExecute, opts).run(t.Context(), call())
 	return s.ClassOf(err), err
 }
 
@@ -105,7 +105,7 @@ func TestExecCannotStart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s := execScene(retry.UnknownReview, "/bin/sh", "-c", "exit 0")
-	if err := newExecRunner(s, Options{}).run(ctx, call()); s.ClassOf(err) != retry.ClassTransient || !errors.Is(err, context.Canceled) {
+	if _, err := newExecRunner(*s.Exec, stepExecute, Options{}).run(ctx, call()); s.ClassOf(err) != retry.ClassTransient || !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -114,7 +114,7 @@ func TestExecCannotStart(t *testing.T) {
 func TestExecIgnoresInput(t *testing.T) {
 	c := call()
 	c.Task.Args = make([]byte, 1<<20)
-	if err := newExecRunner(execScene(retry.UnknownReview, "/bin/true"), Options{}).run(t.Context(), c); err != nil {
+	if _, err := newExecRunner(*execScene(retry.UnknownReview, "/bin/true").Exec, stepExecute, Options{}).run(t.Context(), c); err != nil {
 		t.Error(err)
 	}
 }
@@ -125,12 +125,12 @@ func stopRunning(t *testing.T, stop time.Duration, script string) (pid int, err 
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	s := execScene(retry.UnknownReview, "/bin/sh", "-c", script)
 	s.Exec.Env = []string{"PID=" + pidFile}
-	r := newExecRunner(s, Options{Environ: os.Environ()})
+	r := newExecRunner(*s.Exec, stepExecute, Options{Environ: os.Environ()})
 	r.stopTime = stop
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	done := make(chan error, 1)
-	go func() { done <- r.run(ctx, call()) }()
+	go func() { _, err := r.run(ctx, call()); done <- err }()
 	wait(t, "the command's process id", func() bool {
 		b, readErr := os.ReadFile(pidFile)
 		pid, _ = strconv.Atoi(strings.TrimSpace(string(b)))
@@ -200,9 +200,9 @@ func TestExecGrandchildKeepsStderr(t *testing.T) {
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	s := execScene(retry.UnknownReview, "/bin/sh", "-c", `sleep 1000 & echo $! >"$PID"; exit 0`)
 	s.Exec.Env = []string{"PID=" + pidFile}
-	r := newExecRunner(s, Options{Environ: os.Environ()})
+	r := newExecRunner(*s.Exec, stepExecute, Options{Environ: os.Environ()})
 	r.stopTime = 50 * time.Millisecond
-	if err := r.run(t.Context(), call()); err != nil {
+	if _, err := r.run(t.Context(), call()); err != nil {
 		t.Error(err)
 	}
 	b, err := os.ReadFile(pidFile)

@@ -32,9 +32,16 @@ type File struct {
 	AllowHosts []string
 }
 
-// Scene is a scene and what runs it: either HTTP or Exec is set.
+// Scene is a scene and what runs it.
 type Scene struct {
 	retry.Scene
+	Program // Execute
+	// The other handlers; nil where the scene has none.
+	Check, Query, Callback *Program
+}
+
+// Program is what runs a handler: either HTTP or Exec is set.
+type Program struct {
 	HTTP *HTTP
 	Exec *Exec
 }
@@ -50,7 +57,8 @@ type Exec struct {
 	Command []string // the program first, as an absolute path
 	Dir     string   // absolute
 	Env     []string // NAME=value, expanded
-	// ExitCodes says what exit codes mean; 75 is transient unless named here.
+	// ExitCodes says what exit codes mean; 75 is transient unless named here. The same
+	// for all commands of a scene.
 	ExitCodes map[int]retry.Class
 }
 
@@ -133,11 +141,22 @@ func (f *fileReader) allowHost(n ast.Node, field string) {
 
 func (f *fileReader) scene(n ast.Node, field string) {
 	s := Scene{Scene: retry.Scene{Timeout: DefaultTimeout}}
-	var handler, exitCodes ast.Node
+	var handler, exitCodes, queryPolicy, callbackPolicy ast.Node
 	ok := f.object(n, field, map[string]func(ast.Node, string){
-		"name":        func(n ast.Node, at string) { s.Name = f.sceneName(n, at) },
-		"unknown":     func(n ast.Node, at string) { s.Unknown = f.unknown(n, at) },
-		"policy":      func(n ast.Node, at string) { s.Policy = f.policy(n, at) },
+		"name":    func(n ast.Node, at string) { s.Name = f.sceneName(n, at) },
+		"unknown": func(n ast.Node, at string) { s.Unknown = f.unknown(n, at) },
+		"policy":  func(n ast.Node, at string) { s.Policy = f.policy(n, at) },
+		"query_policy": func(n ast.Node, at string) {
+			queryPolicy = n
+			s.QueryPolicy = f.policy(n, at)
+		},
+		"callback_policy": func(n ast.Node, at string) {
+			callbackPolicy = n
+			s.CallbackPolicy = f.policy(n, at)
+		},
+		"check":       func(n ast.Node, at string) { s.Check = f.program(n, at) },
+		"query":       func(n ast.Node, at string) { s.Query = f.program(n, at) },
+		"callback":    func(n ast.Node, at string) { s.Callback = f.program(n, at) },
 		"concurrency": func(n ast.Node, at string) { s.Concurrency, _ = f.integer(n, at, 1, 10_000) },
 		"max_crashes": func(n ast.Node, at string) { s.MaxCrashes, _ = f.integer(n, at, 1, 1_000_000) },
 		"timeout": func(n ast.Node, at string) {
@@ -160,8 +179,9 @@ func (f *fileReader) scene(n ast.Node, field string) {
 	if handler == nil {
 		f.add(f.placeOfField(field), field+".handler", "nothing", "a mapping with http or exec")
 	} else {
-		f.handler(handler, field+".handler", &s)
+		s.Program = *f.program(handler, field+".handler")
 	}
+	f.together(field, &s, queryPolicy != nil, callbackPolicy != nil)
 	if exitCodes != nil {
 		f.exitCodes(exitCodes, field+".exit_codes", &s)
 	}
@@ -188,14 +208,12 @@ func (f *fileReader) sceneName(n ast.Node, field string) string {
 }
 
 func (f *fileReader) unknown(n ast.Node, field string) retry.UnknownMode {
-	const allowed = "review or repeat"
+	const allowed = "review, repeat or ask"
 	mode, ok := f.text(n, field, allowed, false)
 	switch {
 	case !ok:
-	case retry.UnknownMode(mode) == retry.UnknownReview, retry.UnknownMode(mode) == retry.UnknownRepeat:
+	case slices.Contains([]retry.UnknownMode{retry.UnknownReview, retry.UnknownRepeat, retry.UnknownAsk}, retry.UnknownMode(mode)):
 		return retry.UnknownMode(mode)
-	case retry.UnknownMode(mode) == retry.UnknownAsk:
-		f.wrong(n, field, allowed+" (ask is not in this version of serve)")
 	default:
 		f.wrong(n, field, allowed)
 	}
@@ -268,7 +286,32 @@ func (f *fileReader) policy(n ast.Node, field string) retry.Policy {
 	return p
 }
 
-func (f *fileReader) handler(n ast.Node, field string, s *Scene) {
+// together checks what spans fields of a scene. field is the scene's.
+func (f *fileReader) together(field string, s *Scene, queryPolicy, callbackPolicy bool) {
+	bad := func(name, value, allowed string) {
+		f.add(f.placeOfField(field+"."+name), field+"."+name, value, allowed)
+	}
+	_, said := f.places[field+".unknown"]
+	switch {
+	case f.bad[field+".unknown"]:
+	case s.Query != nil && s.Unknown != retry.UnknownAsk && said:
+		bad("unknown", strconv.Quote(string(s.Unknown)), "ask where there is a query handler")
+	case s.Query != nil && s.Unknown != retry.UnknownAsk:
+		bad("unknown", "nothing", "ask where there is a query handler")
+	case s.Query == nil && s.Unknown == retry.UnknownAsk:
+		bad("unknown", `"ask"`, "review or repeat: without a query handler there is nobody to ask")
+	}
+	if queryPolicy && s.Query == nil {
+		bad("query_policy", "set", "left out where there is no query handler")
+	}
+	if callbackPolicy && s.Callback == nil {
+		bad("callback_policy", "set", "left out where there is no callback handler")
+	}
+}
+
+// program reads what runs a handler.
+func (f *fileReader) program(n ast.Node, field string) *Program {
+	s := &Program{}
 	given := 0
 	ok := f.object(n, field, map[string]func(ast.Node, string){
 		"http": func(n ast.Node, at string) { given++; s.HTTP = f.http(n, at) },
@@ -281,6 +324,7 @@ func (f *fileReader) handler(n ast.Node, field string, s *Scene) {
 		}
 		f.add(f.placeOfField(field), field, value, "either http or exec")
 	}
+	return s
 }
 
 func (f *fileReader) badBelow(field string) bool {
@@ -414,13 +458,13 @@ func (f *fileReader) exec(n ast.Node, field string) *Exec {
 	case len(x.Command) == 0 || x.Command[0] == "":
 		f.add(f.placeOfField(field+".command"), field+".command", f.show(command), `a list that begins with a program, such as [./send.py, --now]`)
 	default:
-		f.program(x, field+".command[0]")
+		f.find(x, field+".command[0]")
 	}
 	return x
 }
 
-// program finds the command now: a consumer that can run nothing should say so before it claims anything.
-func (f *fileReader) program(x *Exec, field string) {
+// find finds the command now: a consumer that can run nothing should say so before it claims anything.
+func (f *fileReader) find(x *Exec, field string) {
 	name := x.Command[0]
 	if strings.ContainsRune(name, filepath.Separator) && !filepath.IsAbs(name) {
 		name = filepath.Join(f.folder, name)
@@ -484,8 +528,15 @@ func (f *fileReader) expanded(n ast.Node, field, allowed string) (string, bool) 
 }
 
 func (f *fileReader) exitCodes(n ast.Node, field string, s *Scene) {
-	if s.Exec == nil && s.HTTP != nil {
-		f.add(f.placeOfField(field), field, "set", "left out where the handler is http")
+	var commands []*Exec
+	whole := s.HTTP != nil
+	for _, p := range []*Program{&s.Program, s.Check, s.Query, s.Callback} {
+		if p != nil && p.Exec != nil {
+			commands = append(commands, p.Exec)
+		}
+	}
+	if len(commands) == 0 && whole {
+		f.add(f.placeOfField(field), field, "set", "left out where no handler is exec")
 		return
 	}
 	codes := map[int]retry.Class{}
@@ -510,7 +561,7 @@ func (f *fileReader) exitCodes(n ast.Node, field string, s *Scene) {
 			f.wrong(e.value, name, allowed)
 		}
 	}
-	if s.Exec != nil {
-		s.Exec.ExitCodes = codes
+	for _, x := range commands {
+		x.ExitCodes = codes
 	}
 }

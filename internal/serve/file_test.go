@@ -103,7 +103,7 @@ scenes:
 		t.Errorf("got %+v", least)
 	}
 	for _, s := range f.Scenes {
-		if err := s.Check(); err != nil {
+		if err := s.Scene.Check(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -133,10 +133,10 @@ func TestBrokenFiles(t *testing.T) {
 		{"tab", "scenes:\n\t- name: a\n", []string{":2:1: file: this text: must be YAML: "}},
 		{"two documents", "scenes: [{name: a" + handler + "]\n---\nscenes: []\n", []string{":3:1: file: a second document"}},
 		{"unknown alias", "scenes: *nowhere\n", []string{":1:9: scenes: *nowhere: must be a list"}},
-		{"alias of itself", "scenes: &a [*a]\n", []string{":1:13: scenes[0]: a list: must be a mapping with concurrency, "}},
+		{"alias of itself", "scenes: &a [*a]\n", []string{":1:13: scenes[0]: a list: must be a mapping with callback, "}},
 		{"unknown fields", "scene: 1\nscenes:\n  - naem: a\n    handler: {exec: {comand: [sh]}}\n    zzz: 1\n", []string{
 			":1:1: scene: unknown field: must be one of allow_hosts, scenes (did you mean \"scenes\"?)",
-			":3:5: scenes[0].naem: unknown field: must be one of concurrency, exit_codes, handler, max_crashes, name, policy, timeout, unknown (did you mean \"name\"?)",
+			":3:5: scenes[0].naem: unknown field: must be one of callback, callback_policy, check, concurrency, exit_codes, handler, max_crashes, name, policy, query, query_policy, timeout, unknown (did you mean \"name\"?)",
 			":3:5: scenes[0].name: nothing: must be the scene's name",
 			":4:22: scenes[0].handler.exec.comand: unknown field: must be one of command, dir, env (did you mean \"command\"?)",
 			":5:5: scenes[0].zzz: unknown field: must be one of",
@@ -151,8 +151,19 @@ func TestBrokenFiles(t *testing.T) {
 		{"a scene that is text", "scenes: [a]\n", []string{`:1:10: scenes[0]: "a": must be a mapping with`}},
 		{"nothing in a scene", "scenes:\n  -\n", []string{`:2:5: scenes[0]: nothing: must be a mapping with`}},
 		{"unknown mode", "scenes:\n  - {name: a, unknown: ask" + handler + "\n  - {name: b, unknown: redo" + handler + "\n", []string{
-			`:2:24: scenes[0].unknown: "ask": must be review or repeat (ask is not in this version of serve)`,
-			`:3:24: scenes[1].unknown: "redo": must be review or repeat`,
+			`:2:24: scenes[0].unknown: "ask": must be review or repeat: without a query handler there is nobody to ask`,
+			`:3:24: scenes[1].unknown: "redo": must be review, repeat or ask`,
+		}},
+		{"steps", "scenes:\n  - name: a\n    query: {exec: {command: [sh]}}\n    callback: {}\n    check: {http: {url: nowhere}}\n    handler: {exec: {command: [sh]}}\n" +
+			"  - name: b\n    unknown: repeat\n    query: {exec: {command: [sh]}}\n    query_policy: {base: soon}\n    callback_policy: {base: 1s}\n    handler: {exec: {command: [sh]}}\n" +
+			"  - name: c\n    query_policy: {kind: FIXED}\n    handler: {exec: {command: [sh]}}\n", []string{
+			`:2:5: scenes[0].unknown: nothing: must be ask where there is a query handler`,
+			`:4:15: scenes[0].callback: nothing: must be either http or exec`,
+			`:5:25: scenes[0].check.http.url: "nowhere": must be an http or https URL`,
+			`:8:14: scenes[1].unknown: "repeat": must be ask where there is a query handler`,
+			`:10:26: scenes[1].query_policy.base: "soon": must be a duration`,
+			`:11:22: scenes[1].callback_policy: set: must be left out where there is no callback handler`,
+			`:14:19: scenes[2].query_policy: set: must be left out where there is no query handler`,
 		}},
 		{"numbers", "scenes:\n  - name: a\n    concurrency: 0\n    max_crashes: -1\n    timeout: 30\n    handler: {exec: {command: [sh]}}\n", []string{
 			":3:18: scenes[0].concurrency: 0: must be a whole number from 1 to 10000",
@@ -207,7 +218,7 @@ func TestBrokenFiles(t *testing.T) {
 			`:12:16: scenes[0].handler.http.headers.X-B: "${NOT_SET}": must be an environment variable that is set`,
 			`:13:16: scenes[0].handler.http.headers.X-C: "${broken": must be a reference like ${NAME}`,
 			`:14:16: scenes[0].handler.http.headers.X-D: a list: must be text`,
-			`:15:17: scenes[0].exit_codes: set: must be left out where the handler is http`,
+			`:15:17: scenes[0].exit_codes: set: must be left out where no handler is exec`,
 		}},
 		{"hosts", "allow_hosts: ['http://a', 'a:80', '*.b', ok, 5]\nscenes: [{name: a" + handler + "]\n", []string{
 			`:1:15: allow_hosts[0]: "http://a": must be a host name`,

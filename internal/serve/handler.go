@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -27,9 +28,45 @@ type Handler struct {
 	Scene retry.Scene
 	// Target says what runs the scene, for people.
 	Target string
-	// Run makes one attempt. It may be called concurrently. Its error is marked with its class, unless the scene's rules
-	// shall decide.
+	// Run is Execute. It may be called concurrently, as may the others. Its error is marked with its class, unless the
+	// scene's rules shall decide.
 	Run func(ctx context.Context, c Call) error
+	// Check, Query and Callback are nil where the scene has none. What Check and Query say is the word that was answered.
+	Check, Query func(ctx context.Context, c Call) (string, error)
+	Callback     func(ctx context.Context, c Call) error
+}
+
+// The names of the four handlers, as programs are told.
+const (
+	stepCheck    = "check"
+	stepQuery    = "query"
+	stepExecute  = "execute"
+	stepCallback = "callback"
+)
+
+// maxAnswer bounds what Check or Query may say, in bytes.
+const maxAnswer = 4096
+
+// runner runs one handler of a scene.
+type runner interface {
+	// run calls it. The answer is what it said, where the handler is one that says something.
+	run(ctx context.Context, c Call) (answer string, err error)
+	// target says what is called, for people.
+	target() string
+}
+
+// answers reports whether a handler's success has something to say.
+func answers(step string) bool { return step == stepCheck || step == stepQuery }
+
+// word reads an answer: a JSON object with "answer", or the word alone.
+func word(text []byte) string {
+	var object struct {
+		Answer string `json:"answer"`
+	}
+	if json.Unmarshal(text, &object) == nil {
+		return object.Answer
+	}
+	return strings.TrimSpace(string(text))
 }
 
 // Options of Handlers.
@@ -45,15 +82,27 @@ type Options struct {
 func (f *File) Handlers(opts Options) (handlers []Handler, closeIdle func()) {
 	var idle []*http.Client
 	for _, s := range f.Scenes {
-		h := Handler{Scene: s.Scene}
-		switch {
-		case s.HTTP != nil:
-			r := newHTTPRunner(s, f.AllowHosts)
+		build := func(p *Program, step string) runner {
+			if p.HTTP == nil {
+				return newExecRunner(*p.Exec, step, opts)
+			}
+			r := newHTTPRunner(s.Scene, *p.HTTP, step, f.AllowHosts)
 			idle = append(idle, r.client)
-			h.Target, h.Run = "POST "+withoutQuery(s.HTTP.URL), r.run
-		case s.Exec != nil:
-			r := newExecRunner(s, opts)
-			h.Target, h.Run = "exec "+s.Exec.Command[0], r.run
+			return r
+		}
+		silent := func(r runner) func(context.Context, Call) error {
+			return func(ctx context.Context, c Call) error { _, err := r.run(ctx, c); return err }
+		}
+		execute := build(&s.Program, stepExecute)
+		h := Handler{Scene: s.Scene, Target: execute.target(), Run: silent(execute)}
+		if s.Check != nil {
+			h.Check = build(s.Check, stepCheck).run
+		}
+		if s.Query != nil {
+			h.Query = build(s.Query, stepQuery).run
+		}
+		if s.Callback != nil {
+			h.Callback = silent(build(s.Callback, stepCallback))
 		}
 		handlers = append(handlers, h)
 	}

@@ -35,13 +35,14 @@ const (
 const idempotencyKey = "idempotency-key"
 
 type httpRunner struct {
-	target     *url.URL
+	url        *url.URL
 	headers    map[string]string
+	step       string
 	idempotent bool
 	client     *http.Client
 }
 
-func newHTTPRunner(s Scene, allowHosts []string) *httpRunner {
+func newHTTPRunner(s retry.Scene, h HTTP, step string, allowHosts []string) *httpRunner {
 	dialTime := maxDialTime
 	if s.Timeout > 0 {
 		// So that a dial ends as a dial (nothing was sent) before the attempt ends as an unknown outcome.
@@ -52,7 +53,7 @@ func newHTTPRunner(s Scene, allowHosts []string) *httpRunner {
 		idle = s.Concurrency
 	}
 	return &httpRunner{
-		target: s.HTTP.URL, headers: s.HTTP.Headers, idempotent: s.Unknown == retry.UnknownRepeat,
+		url: h.URL, headers: h.Headers, step: step, idempotent: s.Unknown == retry.UnknownRepeat || step != stepExecute,
 		client: &http.Client{
 			// No Proxy: it would reach what the loopback rule keeps out.
 			Transport: &http.Transport{
@@ -90,10 +91,12 @@ func dialer(timeout time.Duration, allowHosts []string) func(ctx context.Context
 	}
 }
 
-func (r *httpRunner) run(ctx context.Context, c Call) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.target.String(), bytes.NewReader(c.Task.Args))
+func (r *httpRunner) target() string { return "POST " + withoutQuery(r.url) }
+
+func (r *httpRunner) run(ctx context.Context, c Call) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url.String(), bytes.NewReader(c.Task.Args))
 	if err != nil {
-		return fmt.Errorf("make request: %w", err)
+		return "", fmt.Errorf("make request: %w", err)
 	}
 	for name, value := range c.Task.Headers {
 		// What a task carries along, such as a trace id. The rest would make the request one that cannot be sent.
@@ -115,6 +118,7 @@ func (r *httpRunner) run(ctx context.Context, c Call) error {
 	set("Spillway-Task-Id", strconv.FormatInt(c.Task.ID, 10))
 	set("Spillway-Scene", c.Task.Scene)
 	set("Spillway-Key", printable(c.Task.Key))
+	set("Spillway-Handler", r.step)
 	set("Spillway-Attempt", strconv.Itoa(c.Attempt))
 	set("Spillway-Unknown", strconv.FormatBool(c.Task.Unknown))
 	if d := deadlineText(c.Deadline); d != "" {
@@ -128,7 +132,7 @@ func (r *httpRunner) run(ctx context.Context, c Call) error {
 		if errors.As(err, &ue) {
 			err = ue.Err
 		}
-		return fmt.Errorf("POST %s: %w", withoutQuery(r.target), err)
+		return "", fmt.Errorf("%s: %w", r.target(), err)
 	}
 	defer func() {
 		// The status is the verdict; that the rest of the answer cannot be read changes nothing.
@@ -136,9 +140,16 @@ func (r *httpRunner) run(ctx context.Context, c Call) error {
 		_ = resp.Body.Close()
 	}()
 	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
-		return nil
+		if !answers(r.step) {
+			return "", nil
+		}
+		text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+		if err != nil {
+			return "", fmt.Errorf("%s: read the answer: %w", r.target(), err)
+		}
+		return word(text), nil
 	}
 	// One byte more than is kept, so that a cut is marked as one.
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, retry.MaxHTTPBody+1))
-	return retry.NewHTTPError(resp, string(body), time.Now(), r.idempotent)
+	return "", retry.NewHTTPError(resp, string(body), time.Now(), r.idempotent)
 }

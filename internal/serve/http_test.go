@@ -24,8 +24,8 @@ func httpScene(t *testing.T, address string, unknown retry.UnknownMode) Scene {
 		t.Fatal(err)
 	}
 	return Scene{
-		Scene: retry.Scene{Name: "payment.refund", Unknown: unknown, Classify: retry.ClassifyNet, Timeout: 10 * time.Second},
-		HTTP:  &HTTP{URL: u, Headers: map[string]string{"Authorization": "Bearer s3cret"}},
+		Scene:   retry.Scene{Name: "payment.refund", Unknown: unknown, Classify: retry.ClassifyNet, Timeout: 10 * time.Second},
+		Program: Program{HTTP: &HTTP{URL: u, Headers: map[string]string{"Authorization": "Bearer s3cret"}}},
 	}
 }
 
@@ -35,9 +35,9 @@ func post(t *testing.T, unknown retry.UnknownMode, handler http.HandlerFunc) (re
 	server := httptest.NewServer(handler)
 	defer server.Close()
 	s := httpScene(t, server.URL+"/refund?token=s3cret", unknown)
-	r := newHTTPRunner(s, nil)
+	r := newHTTPRunner(s.Scene, *s.HTTP, stepExecute, nil)
 	defer r.client.CloseIdleConnections()
-	err := r.run(t.Context(), call())
+	_, err := r.run(t.Context(), call())
 	if err != nil && strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("a secret in %v", err)
 	}
@@ -139,10 +139,10 @@ func TestHTTPSlow(t *testing.T) {
 	defer server.Close()
 	defer close(release)
 	s := httpScene(t, server.URL, retry.UnknownReview)
-	r := newHTTPRunner(s, nil)
+	r := newHTTPRunner(s.Scene, *s.HTTP, stepExecute, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	err := r.run(ctx, call())
+	_, err := r.run(ctx, call())
 	if s.ClassOf(err) != retry.ClassUnknown || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
@@ -158,7 +158,7 @@ func TestHTTPNobodyListens(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := httpScene(t, "http://"+address+"/", retry.UnknownReview)
-	if err := newHTTPRunner(s, nil).run(t.Context(), call()); s.ClassOf(err) != retry.ClassTransient {
+	if _, err := newHTTPRunner(s.Scene, *s.HTTP, stepExecute, nil).run(t.Context(), call()); s.ClassOf(err) != retry.ClassTransient {
 		t.Errorf("got %v", err)
 	}
 }
@@ -222,11 +222,11 @@ func TestHTTPBrokenAfterRequestIsNotRepeated(t *testing.T) {
 			return true
 		})
 		s := httpScene(t, "http://"+server.address+"/", mode)
-		r := newHTTPRunner(s, nil)
-		if err := r.run(t.Context(), call()); err != nil {
+		r := newHTTPRunner(s.Scene, *s.HTTP, stepExecute, nil)
+		if _, err := r.run(t.Context(), call()); err != nil {
 			t.Fatal(err)
 		}
-		err := r.run(t.Context(), call())
+		_, err := r.run(t.Context(), call())
 		if s.ClassOf(err) != retry.ClassUnknown {
 			t.Errorf("%s: got %v of class %s", mode, err, s.ClassOf(err))
 		}
