@@ -50,7 +50,7 @@ const finishPause = 200 * time.Millisecond
 //
 // If the process dies, the lease runs out and the outcome counts as unknown: a
 // consumer's scan hands the task to a person, or on to consumers where the scene
-// says repeat. The same becomes of a task that was stored although the answer was lost
+// says repeat or ask. The same becomes of a task that was stored although the answer was lost
 // (retry.ErrNotRecorded), and of one whose call panics, at once.
 //
 // The context that call gets ends with the cause retry.ErrLostClaim when the claim is

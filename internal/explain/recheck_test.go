@@ -21,6 +21,8 @@ type life struct {
 	now                time.Time
 	attempt, uncharged int
 	crashes            int
+	phase              retry.Phase
+	tries              int
 }
 
 const taskID = 42
@@ -122,6 +124,57 @@ func recorded() *life {
 	return l
 }
 
+// step is a change of phase within the attempt that runs.
+func (l *life) step(to retry.Phase, reason retry.Reason) {
+	l.now = l.now.Add(time.Second)
+	l.attempt++
+	l.event(persistence.Event{From: retry.StatusExecuting, To: retry.StatusExecuting, Reason: reason, Phase: to})
+	l.attempt--
+	l.phase, l.tries = to, 0
+}
+
+// ends is an attempt that ended in a phase; idle where it ran no Execute.
+func (l *life) ends(phase retry.Phase, answer retry.Answer, class retry.Class, idle bool) {
+	l.attempt++
+	if idle {
+		l.uncharged++
+	}
+	l.tries++
+	if phase != l.phase {
+		l.tries = 1
+	}
+	l.decide(retry.Facts{Class: class, Phase: phase, Answer: answer, Tries: l.tries, Idle: idle})
+	e := &l.j.Events[len(l.j.Events)-1]
+	e.Phase = e.Decision.Phase.OrExecute()
+	if e.Phase != phase {
+		l.tries = 0
+	}
+	l.phase = e.Phase
+}
+
+// asked: an unknown outcome, two answers that it is pending, a word that it took effect, a callback that fails once, success.
+func asked() *life {
+	l := newLife(rules(retry.UnknownAsk))
+	l.fails(retry.ClassUnknown, 0)
+	l.phase = retry.PhaseQuery
+	l.ends(retry.PhaseQuery, retry.Pending, retry.ClassTransient, true)
+	l.ends(retry.PhaseQuery, retry.Pending, retry.ClassTransient, true)
+	l.step(retry.PhaseCallback, retry.ReasonTookEffect)
+	l.ends(retry.PhaseCallback, "", retry.ClassTransient, true)
+	l.succeeds()
+	return l
+}
+
+// redone: an unknown outcome asked about at once and pending, then a word that nothing happened, and an Execute that fails.
+func redone() *life {
+	l := newLife(rules(retry.UnknownAsk))
+	l.ends(retry.PhaseQuery, retry.Pending, retry.ClassTransient, false)
+	l.step(retry.PhaseExecute, retry.ReasonNoEffect)
+	l.fails(retry.ClassTransient, 0)
+	l.succeeds()
+	return l
+}
+
 // reviewed: a crash, a person's retry, an error, a crash again and a person's word.
 func reviewed() *life {
 	l := newLife(rules(retry.UnknownReview))
@@ -156,6 +209,7 @@ func TestJournalsThatHold(t *testing.T) {
 
 	for name, l := range map[string]*life{
 		"troubled": troubled(), "reviewed": reviewed(), "recorded": recorded(), "exhausted": exhausted, "late": late, "crash loop": loop, "refused": refused,
+		"asked": asked(), "redone": redone(),
 		"for a person": onDesk, "made due": madeDue, "no rows": newLife(rules("")), "running": running,
 	} {
 		r := explain.Recheck(l.j)
@@ -298,8 +352,16 @@ func TestTampered(t *testing.T) {
 		"nothing at first": {reviewed, func(j *explain.Journal) { j.Events[1].From = "" }, 1, "a task that is (none) cannot become MANUAL_REVIEW"},
 		"stop reason": {func() *life { l := newLife(rules("")); l.fails(retry.ClassPermanent, 0); return l },
 			func(j *explain.Journal) { j.Task.StopReason = retry.ReasonCrashLoop }, -1, "the task stopped for crash_loop, its journal says fail_permanent"},
-		"attempts back": {reviewed, func(j *explain.Journal) { j.Task.Attempt = 1 }, -1, "the task has had 1 attempts, its journal 2"},
-		"no journal":    {func() *life { return newLife(rules("")) }, func(j *explain.Journal) { j.Task.Status = retry.StatusFailed }, -1, "the task is FAILED, its journal ends in (none)"},
+		"attempts back":  {reviewed, func(j *explain.Journal) { j.Task.Attempt = 1 }, -1, "the task has had 1 attempts, its journal 2"},
+		"phase":          {asked, func(j *explain.Journal) { j.Events[1].Facts.Phase = retry.PhaseExecute }, 1, "the facts' phase is execute, the journal leaves the task in query"},
+		"phase of a row": {asked, func(j *explain.Journal) { j.Events[1].Phase = retry.PhaseCallback }, 1, "the row's phase is callback, its decision's query"},
+		"phase, both": {asked, func(j *explain.Journal) {
+			j.Events[1].Phase, j.Events[1].Decision.Phase = retry.PhaseCallback, retry.PhaseCallback
+		}, 1, "phase: recorded callback, recomputed query"},
+		"tries":          {asked, func(j *explain.Journal) { j.Events[2].Facts.Tries = 1 }, 2, "the facts count 1 tries of query, by the journal there are 2"},
+		"redone unasked": {redone, func(j *explain.Journal) { j.Events = slices.Delete(j.Events, 1, 2) }, 1, "the facts' phase is execute, the journal leaves the task in query"},
+		"not idle":       {asked, func(j *explain.Journal) { j.Events[1].Facts.Idle = false }, 1, "the facts count 1 attempts that were not charged, by the journal there are 0"},
+		"no journal":     {func() *life { return newLife(rules("")) }, func(j *explain.Journal) { j.Task.Status = retry.StatusFailed }, -1, "the task is FAILED, its journal ends in (none)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := tt.life()
