@@ -192,10 +192,10 @@ func TestServeBadLogin(t *testing.T) {
 func TestServeGivesUpWaiting(t *testing.T) {
 	servers(t)
 	dsn, broker := os.Getenv(varDSN), os.Getenv(varAMQP)
-	t.Setenv("SPILLWAY_START_TIMEOUT", "700ms")
+	t.Setenv("SPILLWAY_START_TIMEOUT", "3s")
 	t.Setenv(varDSN, with(t, dsn, freePort(t), ""))
 	s := startServe(t, oneScene, "--migrate")
-	if code := s.ended(t); code != exitUnreachable || !strings.Contains(s.err.String(), "waiting for postgres") || !strings.Contains(s.err.String(), "within 700ms (SPILLWAY_START_TIMEOUT)") {
+	if code := s.ended(t); code != exitUnreachable || !strings.Contains(s.err.String(), "waiting for postgres") || !strings.Contains(s.err.String(), "within 3s (SPILLWAY_START_TIMEOUT)") {
 		t.Errorf("exit code %d: %s", code, s.err)
 	}
 	t.Setenv(varDSN, dsn)
