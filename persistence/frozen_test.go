@@ -25,12 +25,12 @@ func TestFrozenServer(t *testing.T) {
 	tasks := []persistence.NewTask{{Scene: "a"}}
 
 	t.Run("the statement timeout ends every statement", func(t *testing.T) {
-		p, dsn := newProxy(t)
+		p, dsn := storetest.NewLossy(t)
 		s := storetest.OpenConfig(t, persistence.Config{DSN: dsn, Schema: schema, StatementTimeout: 300 * time.Millisecond, MaxConns: 2})
 		if _, err := s.Insert(t.Context(), tasks); err != nil {
 			t.Fatal(err)
 		}
-		p.freeze()
+		p.Freeze()
 		for name, f := range map[string]func() error{
 			"insert": func() error { _, err := s.Insert(t.Context(), tasks); return err },
 			"in a transaction": func() error {
@@ -48,18 +48,18 @@ func TestFrozenServer(t *testing.T) {
 				}
 			})
 		}
-		p.unfreeze()
+		p.Thaw()
 		if _, err := s.Insert(t.Context(), tasks); err != nil {
 			t.Errorf("the server is back, but: %v", err)
 		}
 	})
 	t.Run("a context ends a statement before that", func(t *testing.T) {
-		p, dsn := newProxy(t)
+		p, dsn := storetest.NewLossy(t)
 		s := storetest.OpenConfig(t, persistence.Config{DSN: dsn, Schema: schema, StatementTimeout: time.Hour, MaxConns: 1})
 		if _, err := s.Insert(t.Context(), tasks); err != nil {
 			t.Fatal(err)
 		}
-		p.freeze()
+		p.Freeze()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		within(t, 2*time.Second, func() {
@@ -76,14 +76,14 @@ func TestFrozenServer(t *testing.T) {
 				t.Error("connected to a frozen server")
 			}
 		})
-		p.unfreeze()
+		p.Thaw()
 		if err := s.Ping(t.Context()); err != nil {
 			t.Errorf("the server is back, but: %v", err)
 		}
 	})
 	t.Run("a context that ended long ago does not break the next statement", func(t *testing.T) {
-		p, dsn := newProxy(t)
-		s := p.store(dsn, schema)
+		p, dsn := storetest.NewLossy(t)
+		s := p.Store(dsn, schema)
 		ctx, cancel := context.WithCancel(t.Context())
 		if err := s.Ping(ctx); err != nil {
 			t.Fatal(err)
@@ -103,8 +103,8 @@ func TestFrozenServer(t *testing.T) {
 		}
 	})
 	t.Run("connect_timeout bounds connecting", func(t *testing.T) {
-		p, dsn := newProxy(t)
-		p.freeze()
+		p, dsn := storetest.NewLossy(t)
+		p.Freeze()
 		s := storetest.OpenConfig(t, persistence.Config{DSN: dsn + "&connect_timeout=1", Schema: schema, StatementTimeout: time.Hour})
 		within(t, 3*time.Second, func() {
 			if err := s.Ping(t.Context()); err == nil {

@@ -15,8 +15,8 @@ import (
 // database/sql runs a statement again when its connection ends while lib/pq waits for the
 // answer, although the server may have committed it. Here it always has.
 func TestStatementRunTwice(t *testing.T) {
-	p, dsn := newProxy(t)
-	s := p.store(dsn, storetest.Schema(t))
+	p, dsn := storetest.NewLossy(t)
+	s := p.Store(dsn, storetest.Schema(t))
 	ctx := t.Context()
 	ok := func(t *testing.T, err error) {
 		t.Helper()
@@ -28,11 +28,11 @@ func TestStatementRunTwice(t *testing.T) {
 	twice := func(t *testing.T, f func(ctx context.Context) error) {
 		t.Helper()
 		ok(t, s.Ping(ctx)) // a live connection in the pool
-		before := p.wasCut()
-		p.cutNext()
+		before := p.Cuts()
+		p.CutAt(1)
 		err := f(ctx)
-		if p.wasCut() != before+1 {
-			t.Fatalf("%d answers were dropped, want 1", p.wasCut()-before)
+		if p.Cuts() != before+1 {
+			t.Fatalf("%d answers were dropped, want 1", p.Cuts()-before)
 		}
 		ok(t, err)
 	}
@@ -238,7 +238,7 @@ func TestStatementRunTwice(t *testing.T) {
 		_, err = s.Operate(ctx, persistence.Action{Verb: persistence.Cancel, ID: in[0].ID, Actor: "ann"})
 		ok(t, err)
 		// A transaction is not run again: the caller hears of it, and nothing was written.
-		p.cutNext()
+		p.CutAt(1)
 		if _, err := s.Insert(ctx, []persistence.NewTask{{Scene: "a", Key: "reuse", ReuseKey: true}}); err == nil {
 			t.Log("the connection was cut at BEGIN, which is run again")
 		}

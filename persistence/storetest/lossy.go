@@ -1,4 +1,4 @@
-package persistence_test
+package storetest
 
 import (
 	"net"
@@ -7,28 +7,29 @@ import (
 	"testing"
 
 	"github.com/spillway-mq/spillway/persistence"
-	"github.com/spillway-mq/spillway/persistence/storetest"
 )
 
-// proxy stands between a store and the server and does what networks do.
-type proxy struct {
-	t      *testing.T
+// Lossy is a proxy between a store and the test server. It loses answers on demand, and can fall
+// silent. Its methods may be called concurrently.
+type Lossy struct {
+	t      testing.TB
 	server string
 	ln     net.Listener
 	wg     sync.WaitGroup // the goroutines; they end when close closes what they read
 
 	mu     sync.Mutex
 	thaw   chan struct{} // not nil while frozen; closed to go on
-	cut    bool          // the next answer is dropped, and its connection with it
+	cut    int           // the answer at which the connection is dropped: 1 is the next, 0 none
 	cuts   int
 	conns  map[net.Conn]bool
 	closed bool
 }
 
-// newProxy returns a proxy of the test server and the DSN that leads through it.
-func newProxy(t *testing.T) (*proxy, string) {
+// NewLossy starts a proxy of the test server and returns the DSN that leads through it. It ends with
+// the test.
+func NewLossy(t testing.TB) (*Lossy, string) {
 	t.Helper()
-	u, err := url.Parse(storetest.DSN(t))
+	u, err := url.Parse(DSN(t))
 	if err != nil {
 		t.Fatalf("SPILLWAY_POSTGRES_DSN must be a URL here: %v", err)
 	}
@@ -36,24 +37,24 @@ func newProxy(t *testing.T) (*proxy, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{t: t, server: u.Host, ln: ln, conns: map[net.Conn]bool{}}
+	p := &Lossy{t: t, server: u.Host, ln: ln, conns: map[net.Conn]bool{}}
 	p.wg.Go(p.accept)
 	t.Cleanup(p.close)
 	u.Host = ln.Addr().String()
 	return p, u.String()
 }
 
-// store opens a store with one connection through the proxy, and connects it.
-func (p *proxy) store(dsn, schema string) *persistence.Postgres {
+// Store opens a store with one connection through the proxy, and connects it.
+func (p *Lossy) Store(dsn, schema string) *persistence.Postgres {
 	p.t.Helper()
-	s := storetest.OpenConfig(p.t, persistence.Config{DSN: dsn, Schema: schema, MaxConns: 1})
+	s := OpenConfig(p.t, persistence.Config{DSN: dsn, Schema: schema, MaxConns: 1})
 	if err := s.Ping(p.t.Context()); err != nil {
 		p.t.Fatal(err)
 	}
 	return s
 }
 
-func (p *proxy) accept() {
+func (p *Lossy) accept() {
 	for {
 		client, err := p.ln.Accept()
 		if err != nil {
@@ -72,7 +73,7 @@ func (p *proxy) accept() {
 	}
 }
 
-func (p *proxy) keep(conns ...net.Conn) bool {
+func (p *Lossy) keep(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -84,7 +85,7 @@ func (p *proxy) keep(conns ...net.Conn) bool {
 	return true
 }
 
-func (p *proxy) copy(to, from net.Conn, answers bool) {
+func (p *Lossy) copy(to, from net.Conn, answers bool) {
 	defer func() {
 		_, _ = to.Close(), from.Close()
 		p.mu.Lock()
@@ -96,10 +97,12 @@ func (p *proxy) copy(to, from net.Conn, answers bool) {
 	for {
 		n, err := from.Read(buf)
 		p.mu.Lock()
-		thaw, cut := p.thaw, answers && p.cut && n > 0
-		if cut {
-			p.cut = false
-			p.cuts++
+		thaw, cut := p.thaw, false
+		if answers && p.cut > 0 && n > 0 {
+			if p.cut--; p.cut == 0 {
+				cut = true
+				p.cuts++
+			}
 		}
 		p.mu.Unlock()
 		if thaw != nil {
@@ -119,29 +122,31 @@ func (p *proxy) copy(to, from net.Conn, answers bool) {
 	}
 }
 
-// cutNext drops the connection when the server's next answer comes. Postgres sends the
-// answer to an autocommit statement after its commit, so what was asked for was
+// CutAt drops the connection when the server's n-th answer from now on comes; 0 takes that back.
+// Postgres sends the answer to an autocommit statement after its commit, so what was asked for was
 // done, and the client will never know.
-func (p *proxy) cutNext() {
+func (p *Lossy) CutAt(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cut = true
+	p.cut = n
 }
 
-// wasCut reports how many answers were dropped so far.
-func (p *proxy) wasCut() int {
+// Cuts reports how many answers were dropped so far.
+func (p *Lossy) Cuts() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cuts
 }
 
-func (p *proxy) freeze() {
+// Freeze stops all bytes both ways, until Thaw.
+func (p *Lossy) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.thaw = make(chan struct{})
 }
 
-func (p *proxy) unfreeze() {
+// Thaw lets the bytes go on.
+func (p *Lossy) Thaw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.thaw != nil {
@@ -150,8 +155,8 @@ func (p *proxy) unfreeze() {
 	}
 }
 
-func (p *proxy) close() {
-	p.unfreeze()
+func (p *Lossy) close() {
+	p.Thaw()
 	_ = p.ln.Close()
 	p.mu.Lock()
 	p.closed = true
