@@ -85,6 +85,7 @@ type impatientConn struct {
 
 	mu     sync.Mutex
 	limit  time.Time
+	broken bool            // a read failed: what the server has said since is lost
 	ctx    context.Context // of the statement that runs or ran last; nil for none
 	unbind func() bool     // takes the watch on ctx off; nil for none
 }
@@ -101,7 +102,19 @@ func (c *impatientConn) Read(p []byte) (int, error) {
 	if err := c.arm(c.Conn.SetReadDeadline); err != nil {
 		return 0, err
 	}
-	return c.Conn.Read(p)
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.broken = true
+	}
+	return n, err
+}
+
+func (c *impatientConn) isBroken() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.broken
 }
 
 func (c *impatientConn) Write(p []byte) (int, error) {
@@ -200,6 +213,10 @@ func (c *boundConn) ExecContext(ctx context.Context, query string, args []driver
 	c.net.bind(ctx)
 	return c.pqConn.ExecContext(ctx, query, args)
 }
+
+// IsValid keeps connections out of the pool that lib/pq takes for good ones: it passes over a read that fails between an
+// error of the server's and the end of that answer, and refuses every later statement, because one is in progress.
+func (c *boundConn) IsValid() bool { return c.pqConn.IsValid() && !c.net.isBroken() }
 
 func (c *boundConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	c.net.free() // what is prepared outlives ctx
