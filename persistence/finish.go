@@ -151,14 +151,16 @@ func (s *Postgres) resultParams(was retry.Status, results []Result) ([]any, erro
 	unknown, idle := make([]bool, n), make([]bool, n)
 	phases, tries := make([]string, n), make([]int64, n)
 	var events eventArrays
+	given := make(map[int64]bool, n)
 	for i, r := range results {
-		if i > 0 && r.ID == results[i-1].ID {
+		if given[r.ID] {
 			// The statement joins by id: one result could be written under the other's claim.
 			return nil, retry.NewFieldError("results", fmt.Sprintf("two for task %d", r.ID), "at most one for each task")
 		}
 		if r.Status == retry.StatusExecuting || r.Status == retry.StatusCancelled || !retry.StatusExecuting.CanBecome(r.Status) {
 			return nil, retry.NewFieldError("status", string(r.Status), "WAIT, SUCCESS, FAILED or MANUAL_REVIEW for an attempt that ended")
 		}
+		given[r.ID] = true
 		ids[i], tokens[i], statuses[i], reasons[i] = r.ID, r.Token, string(r.Status), string(r.Reason)
 		delays[i], classes[i], unknown[i] = micros(r.Delay), string(r.Class), r.Unknown
 		errs[i] = retry.CutString(r.Error, MaxErrorLen)

@@ -39,11 +39,18 @@ func finishTests(add adder) {
 		}
 	})
 	add("Finish/two of one task are refused", func(h *harness) {
-		c := h.held()
+		c, between := h.held(), h.held()
 		stale := persistence.Claim{ID: c.ID, Token: uuid.NewString()}
-		_, err := h.Store.Finish(h.ctx, []persistence.Result{result(stale, retry.StatusFailed), result(c, retry.StatusSuccess)})
-		h.is(err, retry.ErrInvalid)
-		same(h, "status", h.get(c.ID).Status, retry.StatusExecuting)
+		for _, claims := range [][]persistence.Claim{{stale, c}, {stale, between, c}} {
+			var results []persistence.Result
+			for _, c := range claims {
+				results = append(results, result(c, retry.StatusFailed))
+			}
+			_, err := h.Store.Finish(h.ctx, results)
+			h.is(err, retry.ErrInvalid)
+			same(h, "status", h.get(c.ID).Status, retry.StatusExecuting)
+			same(h, "status of the one between", h.get(between.ID).Status, retry.StatusExecuting)
+		}
 	})
 	add("Finish/an error stays until the next", func(h *harness) {
 		c := h.held()
