@@ -59,6 +59,8 @@ func (s *Postgres) Wakes(ctx context.Context, ids []int64) ([]Wake, error) {
 	return s.wakes(ctx, "read wake-ups", wakesSQL, pq.Array(ids), s.cfg.Service)
 }
 
+// The gap grows only where the scan's time had come: a wake-up that is published before it (by publisher.Wake) says
+// nothing of a loss, and the new time may be the one that was seen, so that a second run would find the row again.
 const dispatchedSQL = `
 	WITH l AS (
 		SELECT t.id FROM {schema}.task t JOIN unnest($1::bigint[], $2::timestamptz[]) AS w(id, seen) ON t.id = w.id
@@ -66,7 +68,7 @@ const dispatchedSQL = `
 		ORDER BY t.id FOR NO KEY UPDATE OF t
 	)
 	UPDATE {schema}.task t
-	SET dispatches = LEAST(t.dispatches + 1, 1000),
+	SET dispatches = LEAST(t.dispatches + CASE WHEN t.dispatch_after <= clock_timestamp() THEN 1 ELSE 0 END, 1000),
 		dispatch_after = GREATEST(t.next_at, clock_timestamp())
 			+ LEAST($3::bigint * 2 ^ LEAST(t.dispatches, 20), $4::bigint) * interval '1 microsecond'
 	FROM l WHERE t.id = l.id`

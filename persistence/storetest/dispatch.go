@@ -64,6 +64,14 @@ func dispatchTests(add adder) {
 		t := h.get(id)
 		same(h, "gap", t.DispatchAfter.Sub(t.NextAt).Round(time.Millisecond), persistence.DispatchGap)
 	})
+	add("Dispatched/before the scan's time does not let the gap grow", func(h *harness) {
+		id := h.insert(persistence.NewTask{Delay: time.Hour})[0].ID
+		for range 3 {
+			h.ok(h.Store.Dispatched(h.ctx, wakes(h, id)))
+		}
+		t := h.get(id)
+		same(h, "gap", t.DispatchAfter.Sub(t.NextAt).Round(time.Millisecond), persistence.DispatchGap)
+	})
 	add("Dispatched/leaves what changed alone", func(h *harness) {
 		ids := h.add(3)
 		for _, id := range ids {
