@@ -46,6 +46,13 @@ type Fixture struct {
 	ShiftWorkflow func(t testing.TB, name string, d time.Duration)
 	// Begin opens a transaction of the caller's.
 	Begin func(t testing.TB) CallerTx
+	// Now is the database's clock.
+	Now func(t testing.TB) time.Time
+	// Empty removes all tasks and their journals.
+	Empty func(t testing.TB)
+	// Lossy returns Store once more, over a single connection that loses an answer on demand: lose(n) loses the n-th
+	// from now on, 0 takes that back. What was asked for was done, and the driver asks again.
+	Lossy func(t testing.TB) (s persistence.Store, lose func(n int))
 }
 
 // CallerTx is a caller's transaction; *sql.Tx is one.
@@ -94,6 +101,27 @@ func Postgres(t testing.TB) Fixture {
 			}
 			return tx
 		},
+		Now: func(t testing.TB) time.Time {
+			t.Helper()
+			var now time.Time
+			if err := s.DB().QueryRowContext(t.Context(), `SELECT clock_timestamp()`).Scan(&now); err != nil {
+				t.Fatalf("read the clock: %v", err)
+			}
+			return now
+		},
+		Empty: func(t testing.TB) {
+			t.Helper()
+			for _, table := range []string{"task", "retry_event", "workflow"} {
+				if _, err := s.DB().ExecContext(t.Context(), `DELETE FROM `+schema+`.`+table); err != nil {
+					t.Fatalf("empty %s: %v", table, err)
+				}
+			}
+		},
+		Lossy: func(t testing.TB) (persistence.Store, func(int)) {
+			t.Helper()
+			p, dsn := NewLossy(t)
+			return p.Store(dsn, schema), p.CutAt
+		},
 	}
 }
 
@@ -122,6 +150,7 @@ func Run(t *testing.T, open func(t testing.TB) Fixture) {
 	operateTests(add)
 	upkeepTests(add)
 	concurrencyTests(add)
+	modelTests(add)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
