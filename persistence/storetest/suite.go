@@ -120,7 +120,15 @@ func Postgres(t testing.TB) Fixture {
 		Lossy: func(t testing.TB) (persistence.Store, func(int)) {
 			t.Helper()
 			p, dsn := NewLossy(t)
-			return p.Store(dsn, schema), p.CutAt
+			s := p.Store(dsn, schema)
+			return s, func(n int) {
+				if n > 0 { // a live connection, or the answers to its start would count
+					if err := s.Ping(t.Context()); err != nil {
+						t.Fatalf("connect: %v", err)
+					}
+				}
+				p.CutAt(n)
+			}
 		},
 	}
 }
