@@ -46,7 +46,9 @@ func (m *machine) ages(row retry.Task) (elapsed, deadline time.Duration) {
 
 func (m *machine) decided(scene string, r persistence.Result, f retry.Facts, e *persistence.Event) persistence.Result {
 	d := retry.Decide(m.rules[scene], f)
-	r.Status, r.Reason, r.Delay, r.Class, r.Error, r.Unknown = d.Status, d.Reason, d.Delay, f.Class, "no: "+string(f.Class), f.Class == retry.ClassUnknown
+	decided := persistence.Decided(r.Claim, f, d, m.versions[scene], e.Actor, "no: "+string(f.Class))
+	decided.Event = nil
+	r = decided
 	e.PolicyVersion, e.Facts, e.Decision, r.Event = m.versions[scene], &f, &d, e
 	return r
 }
@@ -187,7 +189,7 @@ func (m *machine) expired(t *rapid.T) {
 		}
 		_, deadline := m.ages(row)
 		want(t, "expired", e, persistence.Expired{Claim: persistence.Claim{ID: row.ID, Token: row.ClaimToken}, Scene: row.Scene, Status: row.Status,
-			Attempt: row.Attempt, Crashes: row.Crashes, Uncharged: row.Uncharged, ClaimedBy: row.ClaimedBy, Elapsed: e.Elapsed, Deadline: deadline, LeaseEnded: e.LeaseEnded})
+			Attempt: row.Attempt, Crashes: row.Crashes, Uncharged: row.Uncharged, ClaimedBy: row.ClaimedBy, Elapsed: e.Elapsed, Deadline: deadline, LeaseEnded: e.LeaseEnded, Phase: row.Phase, Tries: row.Tries})
 	}
 	if len(got) > 0 {
 		m.seen = got

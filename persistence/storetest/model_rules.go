@@ -44,7 +44,7 @@ func (m *model) insert(n persistence.NewTask, id int64) persistence.Inserted {
 	t := &modelTask{fresh: map[Column]span{}, holdsKey: true, created: true, claims: map[string]retry.Task{}, row: retry.Task{
 		ID: id, Service: Service, Scene: n.Scene, Key: n.Key, Status: n.Status, Unknown: n.LastClass == retry.ClassUnknown, Args: n.Args,
 		ContentType: n.ContentType, Headers: n.Headers, Workflow: n.Workflow, ClaimedBy: n.By, StopReason: n.StopReason,
-		LastError: n.LastError, LastClass: n.LastClass,
+		LastError: n.LastError, LastClass: n.LastClass, Phase: n.Phase.OrExecute(),
 	}}
 	t.set(CreatedAt, m.now)
 	t.due(m, n.Delay)
@@ -85,7 +85,7 @@ func (t *modelTask) note(e persistence.Event, given *persistence.Event) {
 		}
 		e.Actor, e.Note, e.PolicyVersion, e.Facts, e.Decision = given.Actor, given.Note, given.PolicyVersion, given.Facts, given.Decision
 	}
-	e.Attempt = t.row.Attempt
+	e.Attempt, e.Phase = t.row.Attempt, t.row.Phase
 	t.journal = append(t.journal, e)
 }
 
@@ -134,6 +134,9 @@ func (m *model) finish(r persistence.Result) persistence.Finished {
 	out := persistence.Finished{ID: r.ID, Far: r.Status == retry.StatusWait && r.Delay > m.horizon}
 	if t := m.of(r.Claim); t != nil {
 		t.end(m, r, retry.StatusExecuting)
+		if r.Idle {
+			t.row.Uncharged++
+		}
 		out.Applied = true
 	} else if t := m.find(r.ID); t != nil && r.Token != "" && t.row.ClaimToken == r.Token {
 		out.Applied = true // before: it is recognised and nothing is written
@@ -143,6 +146,7 @@ func (m *model) finish(r persistence.Result) persistence.Finished {
 
 // end is what any end of an attempt writes.
 func (t *modelTask) end(m *model, r persistence.Result, from retry.Status) {
+	t.row.Phase, t.row.Tries = r.Phase.OrExecute(), r.Tries
 	if r.Event != nil {
 		t.note(persistence.Event{From: from, To: r.Status, Reason: r.Reason, Class: r.Class, Error: r.Error}, r.Event)
 	}
@@ -241,6 +245,12 @@ func (m *model) operate(a persistence.Action) error {
 			return retry.ErrKeyConflict
 		}
 		t.holdsKey = true
+	}
+	if a.Phase != "" {
+		t.row.Phase, t.row.Unknown = a.Phase, a.Phase == retry.PhaseQuery
+	}
+	if hand.to == retry.StatusWait {
+		t.row.Tries = 0
 	}
 	t.note(persistence.Event{From: t.row.Status, To: hand.to, Reason: hand.reason}, &persistence.Event{Actor: a.Actor, Note: a.Note})
 	t.row.Status, t.row.LeaseUntil, t.row.FinishedAt, t.row.StopReason, t.marked, t.dispatches = hand.to, nil, nil, "", true, 0
