@@ -12,7 +12,7 @@ import (
 // Alarm returns a function that turns the memory alarm of the broker on and off; it
 // is off when the test ends. The alarm stops everybody's publishers, so the test
 // is skipped unless SPILLWAY_TEST_ALARM says how rabbitmqctl is run for a broker that
-// nobody else uses, as in SPILLWAY_TEST_ALARM='rabbitmqctl -n test@localhost'.
+// nobody else uses, as in SPILLWAY_TEST_ALARM="$PWD/scripts/services ctl".
 func Alarm(t testing.TB) func(on bool) {
 	t.Helper()
 	ctl := strings.Fields(os.Getenv("SPILLWAY_TEST_ALARM"))
