@@ -96,7 +96,7 @@ const heldSQL = `
 const renewSQL = `
 	WITH l AS (
 		SELECT t.id FROM {schema}.task t JOIN unnest($1::bigint[], $2::uuid[]) AS c(id, token) ON t.id = c.id
-		WHERE t.id = ANY($1::bigint[]) AND t.claim_token = c.token AND t.status IN ('INIT', 'EXECUTING')
+		WHERE t.id = ANY($1::bigint[]) AND ` + renewFence + ` AND t.status IN ('INIT', 'EXECUTING')
 		ORDER BY t.id FOR NO KEY UPDATE OF t
 	)
 	UPDATE {schema}.task t SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'

@@ -43,7 +43,7 @@ const eventSQL = `, j AS (
 
 const finishSQL = resultSQL + `, l AS (
 	SELECT t.id FROM {schema}.task t JOIN r ON r.id = t.id
-	WHERE t.id = ANY($1::bigint[]) AND t.claim_token = NULLIF(r.token, '')::uuid AND t.status IN ('INIT', 'EXECUTING')
+	WHERE t.id = ANY($1::bigint[]) AND ` + finishFence + ` AND t.status IN ('INIT', 'EXECUTING')
 	ORDER BY t.id FOR NO KEY UPDATE OF t
 ), u AS (
 	UPDATE {schema}.task t SET ` + setSQL + `, uncharged = t.uncharged + r.idle::integer
