@@ -30,6 +30,14 @@ demo: build ## start the servers and run the pipeline for real, with a downstrea
 	@scripts/services up
 	@env=$$(scripts/services env); eval "$$env"; exec bin/retry-consumer demo
 
+.PHONY: chaos
+chaos: ## run the pipeline under faults and check what was promised (CHAOS_SECONDS=60 CHAOS_SEED=... CHAOS_FLAGS=-v)
+	@scripts/chaos
+
+.PHONY: chaos-broken
+chaos-broken: ## the same on a build without fencing, which must be found out
+	@scripts/chaos --broken
+
 .PHONY: services-up
 services-up: ## start RabbitMQ and Postgres for development; twice is harmless
 	@scripts/services up
