@@ -199,7 +199,28 @@ func TestPlansAtAMillionRows(t *testing.T) {
 				if ok(err); got != n {
 					t.Errorf("%d swept, want %d", got, n)
 				}
-			}, []string{finished, pkey, events}},
+			}, []string{finished, pkey, events, "submission_at"}},
+			{"submit", func() {
+				_, err := s.NextIDs(ctx, 1)
+				ok(err)
+				list := make([]persistence.Submission, n)
+				for i, id := range waiting(n) {
+					key := "k" + strconv.FormatInt(id, 10)
+					list[i] = persistence.Submission{MessageID: uuid.NewString(), Task: persistence.NewTask{ID: id, Scene: scenes[id%5], Key: key, Args: []byte{0}, ContentType: "application/json"}}
+					switch i % 5 {
+					case 1: // came before
+						list[i].MessageID = "m" + strconv.Itoa(i)
+					case 2, 3: // refused, moved
+						list[i].Task.ID, list[i].Task.Args = 0, []byte{byte(i%5 - 2)}
+						list[i].Task.Args[0] ^= 1
+					}
+				}
+				ran = nil
+				got, err := s.Submit(ctx, list)
+				if ok(err); got[0].Conflict || n > 1 && !got[1].Repeated {
+					t.Errorf("submitted %+v", got[:min(n, 2)])
+				}
+			}, []string{pkey}},
 			{"one task", func() {
 				id := waiting(1)[0]
 				_, err := s.Get(ctx, id)
@@ -282,6 +303,7 @@ func fill(t *testing.T, s *persistence.Postgres, schema string) {
 				CASE WHEN g % 10 = 6 THEN now() - interval '1 hour' ELSE now() + interval '1 hour' + g % 86400 * interval '1 second' END AS at
 			FROM generate_series(1, 1000000) g) x`)
 	run(`INSERT INTO ` + schema + `.retry_event (task_id, attempt, to_status, reason) SELECT g * 10 + 7, 1, 'SUCCESS', 'success' FROM generate_series(1, 99999) g`)
+	run(`INSERT INTO ` + schema + `.submission (service, message_id, task_id, at) SELECT 'test', 'm' || g, g, now() - g * interval '1 second' FROM generate_series(0, 199999) g`)
 	run(`SELECT setval('` + schema + `.task_id_seq', 1000001)`)
 	for _, def := range indexes {
 		run(def)
@@ -291,6 +313,7 @@ func fill(t *testing.T, s *persistence.Postgres, schema string) {
 	}
 	exec(t, s, `ANALYZE `+schema+`.task`)
 	exec(t, s, `ANALYZE `+schema+`.retry_event`)
+	exec(t, s, `ANALYZE `+schema+`.submission`)
 }
 
 func explain(t *testing.T, s *persistence.Postgres, query string, args []driver.NamedValue) []byte {

@@ -124,9 +124,7 @@ func (s *Postgres) complete(ctx context.Context, given []NewTask, nextIDs func(c
 		if t.ID == 0 {
 			t.ID, ids = ids[0], ids[1:]
 		}
-		if t.Key == "" {
-			t.Key = "auto:" + strconv.FormatInt(t.ID, 10)
-		}
+		t.Key = keyOf(t)
 		b.place[i] = i
 	}
 	// Stable: of two with one key the first one given gets it.
@@ -139,6 +137,14 @@ func (s *Postgres) complete(ctx context.Context, given []NewTask, nextIDs func(c
 	return b, nil
 }
 
+// keyOf is the task's key, or the one that is made from its id.
+func keyOf(t *NewTask) string {
+	if t.Key == "" {
+		return "auto:" + strconv.FormatInt(t.ID, 10)
+	}
+	return t.Key
+}
+
 // checkNewTask finds what Postgres would refuse, and with it the whole batch.
 func checkNewTask(t *NewTask) error {
 	errs := []error{retry.CheckScene(t.Scene)}
@@ -149,7 +155,7 @@ func checkNewTask(t *NewTask) error {
 		errs = append(errs, retry.CheckKey(t.Key))
 	}
 	switch t.Status {
-	case retry.StatusWait, retry.StatusManualReview:
+	case retry.StatusWait, retry.StatusManualReview, retry.StatusFailed:
 		if t.Lease != 0 || t.Token != "" || t.By != "" {
 			bad("status", string(t.Status), "INIT where a lease, a token or a holder is given")
 		}
@@ -161,7 +167,7 @@ func checkNewTask(t *NewTask) error {
 			bad("token", t.Token, "a UUID for a task in INIT")
 		}
 	default:
-		bad("status", string(t.Status), "WAIT, INIT or MANUAL_REVIEW for a new task")
+		bad("status", string(t.Status), "WAIT, INIT, MANUAL_REVIEW or FAILED for a new task")
 	}
 	if !t.Phase.OrExecute().Valid() {
 		bad("phase", string(t.Phase), "execute, query or callback")
@@ -267,7 +273,7 @@ WITH n AS (
 	SELECT clock_timestamp() AS now
 ), i AS (
 	INSERT INTO {schema}.task (id, service, scene, key, status, args, content_type, headers, created_at, next_at, dispatch_after,
-		deadline_at, time_limit, workflow, stop_reason, last_error, last_class, unknown, lease_until, claim_token, claimed_by, phase)
+		deadline_at, time_limit, workflow, stop_reason, last_error, last_class, unknown, lease_until, claim_token, claimed_by, phase, finished_at)
 	SELECT n.id, $1, n.scene, n.key, n.status, n.args, n.content_type, NULLIF(n.headers, '')::jsonb, clock.now,
 		clock.now + n.delay * interval '1 microsecond',
 		CASE WHEN n.delay > $16::bigint THEN clock.now + (n.delay - $17::bigint) * interval '1 microsecond'
@@ -276,7 +282,8 @@ WITH n AS (
 		COALESCE(w.deadline_at, clock.now + NULLIF(n.deadline, 0) * interval '1 microsecond'),
 		COALESCE(w.deadline_at - clock.now, NULLIF(n.deadline, 0) * interval '1 microsecond'),
 		NULLIF(n.workflow, ''), NULLIF(n.stop_reason, ''), NULLIF(n.last_error, ''), NULLIF(n.last_class, ''), n.last_class = 'unknown',
-		clock.now + NULLIF(n.lease, 0) * interval '1 microsecond', NULLIF(n.token, '')::uuid, NULLIF(n.claimed_by, ''), n.phase
+		clock.now + NULLIF(n.lease, 0) * interval '1 microsecond', NULLIF(n.token, '')::uuid, NULLIF(n.claimed_by, ''), n.phase,
+		CASE WHEN n.status = 'FAILED' THEN clock.now END
 	FROM n CROSS JOIN clock LEFT JOIN {schema}.workflow w ON n.workflow <> '' AND w.service = $1 AND w.name = n.workflow
 	ORDER BY n.place
 	ON CONFLICT DO NOTHING
@@ -373,6 +380,18 @@ const dropKeysSQL = `
 	)
 	UPDATE {schema}.task t SET holds_key = false FROM l WHERE t.id = l.id`
 
+// holder is a task that has the key, or the id, of one to be inserted.
+type holder struct {
+	id          int64
+	status      retry.Status
+	args        []byte
+	contentType string
+}
+
+func (h holder) differs(t *NewTask) bool {
+	return !bytes.Equal(h.args, t.Args) || h.contentType != t.ContentType
+}
+
 // resolve looks up who holds the keys of tasks[todo...], fills in what is
 // clear and returns those to insert again.
 func (s *Postgres) resolve(ctx context.Context, tx Tx, tasks []NewTask, todo []int, out []Inserted) ([]int, error) {
@@ -380,12 +399,6 @@ func (s *Postgres) resolve(ctx context.Context, tx Tx, tasks []NewTask, todo []i
 		return nil, nil
 	}
 	type place struct{ scene, key string }
-	type holder struct {
-		id          int64
-		status      retry.Status
-		args        []byte
-		contentType string
-	}
 	byID, byKey := map[int64]holder{}, map[place]holder{}
 	var ids []int64
 	var scenes, keys []string
@@ -418,8 +431,11 @@ func (s *Postgres) resolve(ctx context.Context, tx Tx, tasks []NewTask, todo []i
 		t := &tasks[i]
 		if h, ok := byID[t.ID]; ok {
 			// Our own row: the driver ran our insert twice, or the caller came
-			// again with the same id.
-			out[i] = s.inserted(t, h.status)
+			// again with the same id. With other arguments it is not ours: an id
+			// that a restored database gave out once more.
+			if out[i] = s.inserted(t, h.status); h.differs(t) {
+				out[i] = Inserted{ID: h.id, Status: h.status, Conflict: true}
+			}
 			continue
 		}
 		h, ok := byKey[place{t.Scene, t.Key}]
@@ -429,7 +445,7 @@ func (s *Postgres) resolve(ctx context.Context, tx Tx, tasks []NewTask, todo []i
 		case t.ReuseKey && h.status.Terminal():
 			reuse, rest = append(reuse, h.id), append(rest, i)
 		default:
-			out[i] = Inserted{ID: h.id, Status: h.status, Conflict: !bytes.Equal(h.args, t.Args) || h.contentType != t.ContentType}
+			out[i] = Inserted{ID: h.id, Status: h.status, Conflict: h.differs(t)}
 		}
 	}
 	if len(reuse) > 0 {

@@ -25,7 +25,7 @@ import (
 var migrationFiles embed.FS
 
 // SchemaVersion is the schema that this build was made for.
-const SchemaVersion = 2
+const SchemaVersion = 3
 
 // versionTable is where goose notes what was applied, inside the schema.
 const versionTable = "schema_version"

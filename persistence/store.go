@@ -28,6 +28,12 @@ type Store interface {
 	// needs no other connection. The caller's transaction locks the keys.
 	InsertTx(ctx context.Context, tx Tx, tasks []NewTask) ([]Inserted, error)
 
+	// Submit stores tasks that came as messages, and with each, in the same
+	// transaction, that its message was taken: all of those that are new or none. A
+	// message that was taken before stores nothing. After an error other than
+	// retry.ErrInvalid nobody knows; the same messages may be given again.
+	Submit(ctx context.Context, list []Submission) ([]Submitted, error)
+
 	// Claim takes those of the ids that wait, are due and belong to one of the
 	// scenes. Called again with the same token it returns the same tasks and counts
 	// the attempt once.
@@ -68,7 +74,8 @@ type Store interface {
 	// left alone; the ids of the others are returned.
 	Expire(ctx context.Context, results []Result) ([]int64, error)
 	// Sweep removes at most limit terminal tasks that ended more than
-	// retention ago, with their journal, and returns how many.
+	// retention ago, with their journal, and returns how many. Messages that Submit
+	// took as long ago are forgotten too, at most limit.
 	Sweep(ctx context.Context, retention time.Duration, limit int) (int, error)
 	// Lead takes or renews the service's reaper lease for holder. ok is false
 	// while another holds it. The epoch grows with every change of holder.
@@ -122,7 +129,8 @@ type NewTask struct {
 	// ReuseKey lets the key of a terminal task be taken over.
 	ReuseKey bool
 	// Status is WAIT where empty; MANUAL_REVIEW for a task that goes straight
-	// to a person, with its StopReason; INIT for one whose call is about to be made
+	// to a person and FAILED for one that comes too late, with their StopReason;
+	// INIT for one whose call is about to be made
 	// under the claim of Token.
 	Status retry.Status
 	// Lease, Token (a UUID) and By (who claims, for people) are the claim of a task
@@ -154,6 +162,22 @@ type Inserted struct {
 	// Far says that the scan publishes its wake-up later.
 	Delay time.Duration
 	Far   bool
+}
+
+// Submission is a task that came as a message.
+type Submission struct {
+	// MessageID by which a message that comes again is recognised, at most 255
+	// bytes of UTF-8 without NUL. Empty: it is not, but for its task's key.
+	MessageID string
+	Task      NewTask
+}
+
+// Submitted says what became of a Submission.
+type Submitted struct {
+	Inserted
+	// Repeated says that the message was taken before, and nothing was stored. ID is
+	// its task's; Status is empty where the task has gone since.
+	Repeated bool
 }
 
 // ClaimRequest names what to claim and by whom.

@@ -135,6 +135,36 @@ func TestStatementRunTwice(t *testing.T) {
 			t.Errorf("%d rows of one key", len(list))
 		}
 	})
+	t.Run("submit is told so the second time", func(t *testing.T) {
+		for _, message := range []string{"m", ""} {
+			ids, err := s.NextIDs(ctx, 1)
+			ok(t, err)
+			list := []persistence.Submission{{MessageID: message, Task: persistence.NewTask{ID: ids[0], Scene: "submitted", Args: []byte("x")}}}
+			if message != "" {
+				list[0].Task.ID = 0
+			}
+			// Each answer is lost once, of begin first and of the commit last.
+			for cut := 1; ; cut++ {
+				before := p.Cuts()
+				p.CutAt(cut)
+				got, err := s.Submit(ctx, list)
+				p.CutAt(0)
+				if p.Cuts() > before {
+					continue
+				}
+				ok(t, err)
+				if cut < 4 || message != "" && !got[0].Repeated || message == "" && !got[0].Created {
+					t.Errorf("submitted %+v after %d cuts", got[0], cut)
+				}
+				break
+			}
+		}
+		list, err := s.List(ctx, persistence.Filter{Scenes: []string{"submitted"}})
+		ok(t, err)
+		if len(list) != 2 {
+			t.Errorf("%d tasks of two messages", len(list))
+		}
+	})
 	t.Run("finish is recognised", func(t *testing.T) {
 		for _, status := range []retry.Status{retry.StatusSuccess, retry.StatusWait, retry.StatusManualReview} {
 			claims := held(t, 2)

@@ -42,6 +42,10 @@ type Fixture struct {
 	Shift func(t testing.TB, id int64, c Column, d time.Duration)
 	// DropLease makes lease_until NULL, as a person's hand might.
 	DropLease func(t testing.TB, id int64)
+	// ShiftMessages moves the times at which Service's messages were taken.
+	ShiftMessages func(t testing.TB, d time.Duration)
+	// Messages is how many messages of Service are remembered.
+	Messages func(t testing.TB) int
 	// ShiftWorkflow moves a workflow's deadline of Service.
 	ShiftWorkflow func(t testing.TB, name string, d time.Duration)
 	// Begin opens a transaction of the caller's.
@@ -88,6 +92,20 @@ func Postgres(t testing.TB) Fixture {
 		DropLease: func(t testing.TB, id int64) {
 			t.Helper()
 			exec(t, `UPDATE `+schema+`.task SET lease_until = NULL WHERE id = $1`, id)
+		},
+		ShiftMessages: func(t testing.TB, d time.Duration) {
+			t.Helper()
+			query := `UPDATE ` + schema + `.submission SET at = at + $1::bigint * interval '1 microsecond' WHERE service = 'test'`
+			if _, err := s.DB().ExecContext(t.Context(), query, d.Microseconds()); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Messages: func(t testing.TB) (n int) {
+			t.Helper()
+			if err := s.DB().GetContext(t.Context(), &n, `SELECT count(*) FROM `+schema+`.submission WHERE service = 'test'`); err != nil {
+				t.Fatal(err)
+			}
+			return n
 		},
 		ShiftWorkflow: func(t testing.TB, name string, d time.Duration) {
 			t.Helper()
@@ -149,6 +167,7 @@ func Run(t *testing.T, open func(t testing.TB) Fixture) {
 	insertTests(add)
 	keyTests(add)
 	recordTests(add)
+	submitTests(add)
 	claimTests(add)
 	finishTests(add)
 	phaseTests(add)
