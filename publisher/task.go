@@ -4,11 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
+	"github.com/spillway-mq/spillway/internal/submit"
 	"github.com/spillway-mq/spillway/persistence"
 	"github.com/spillway-mq/spillway/retry"
 	"github.com/spillway-mq/spillway/topology"
@@ -16,12 +14,9 @@ import (
 
 // Content types of encoded arguments.
 const (
-	contentJSON  = "application/json"
+	contentJSON  = submit.ContentJSON
 	contentBytes = "application/octet-stream"
 )
-
-// maxHeaders bounds the names and values of a task's headers, in bytes.
-const maxHeaders = 16 << 10
 
 // Task is what a caller hands over.
 type Task struct {
@@ -119,27 +114,10 @@ func (t *Task) check(errs *fieldErrors) {
 	if t.Delay < 0 || t.Delay > retry.MaxDelay {
 		errs.add("delay", t.Delay, fmt.Sprintf("0 (now) to %v (ten years)", retry.MaxDelay))
 	}
-	if t.Workflow != "" && !plain(t.Workflow, retry.MaxKeyLen) {
-		errs.add("workflow", t.Workflow, "at most 255 bytes of UTF-8 without control characters")
+	if t.Workflow != "" {
+		errs.join(submit.CheckWorkflow(t.Workflow))
 	}
-	size := 0
-	for name, value := range t.Headers {
-		size += len(name) + len(value)
-		if name == "" || !plain(name, 255) {
-			errs.add("headers", name, "a name of 1 to 255 bytes of UTF-8 without control characters")
-		}
-		// NUL is valid UTF-8, but jsonb does not take it.
-		if !utf8.ValidString(value) || strings.Contains(value, "\x00") {
-			errs.add("headers["+retry.CutString(name, 80)+"]", value, "UTF-8 without NUL")
-		}
-	}
-	if size > maxHeaders {
-		errs.add("headers", fmt.Sprintf("%d bytes", size), fmt.Sprintf("at most %d bytes, names and values together", maxHeaders))
-	}
-}
-
-func plain(s string, limit int) bool {
-	return len(s) <= limit && utf8.ValidString(s) && strings.IndexFunc(s, unicode.IsControl) < 0
+	errs.join(submit.CheckHeaders(t.Headers))
 }
 
 // encode returns the stored form of arguments and its content type.
