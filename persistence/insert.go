@@ -52,7 +52,7 @@ func (s *Postgres) Insert(ctx context.Context, tasks []NewTask) ([]Inserted, err
 		return wrap(tx.Commit(), "commit insert")
 	})
 	if err != nil {
-		return nil, err
+		return nil, refused(err)
 	}
 	return out, nil
 }
@@ -67,6 +67,19 @@ func (s *Postgres) InsertTx(ctx context.Context, tx Tx, tasks []NewTask) ([]Inse
 		return nil, err
 	}
 	return s.insert(ctx, tx, batch, true)
+}
+
+// refused makes an ErrInvalid of what Postgres says about the data of a statement: it undid
+// the statement, and will do so again.
+func refused(err error) error {
+	var pe *pq.Error
+	if errors.As(err, &pe) && len(pe.Code) == 5 {
+		switch pe.Code[:2] {
+		case "22", "23", "54": // data exception, integrity constraint, limits
+			return fmt.Errorf("%w: %w", retry.ErrInvalid, err)
+		}
+	}
+	return err
 }
 
 // insertBatch is tasks in the order in which they are inserted: by scene and key, so

@@ -35,7 +35,7 @@ func (s *Postgres) Submit(ctx context.Context, list []Submission) ([]Submitted, 
 		return wrap(tx.Commit(), "commit submit")
 	})
 	if err != nil {
-		return nil, err
+		return nil, refused(err)
 	}
 	return out, nil
 }
