@@ -42,7 +42,8 @@ type Config struct {
 	MaxPayload int
 	// RecordTimeout bounds how long Do tries to record a task that failed, and
 	// Record a task and its result, even where the caller's context is over by
-	// then. Zero: DefaultRecordTimeout.
+	// then. With Do, Enqueue and EnqueueMany one half is for Postgres and the other
+	// for the submit queue. Zero: DefaultRecordTimeout.
 	RecordTimeout time.Duration
 	// Lease is how long a task of Record is held without renewal; renewals come
 	// every third of it. It is how long such a task stays unnoticed when this

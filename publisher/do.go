@@ -19,8 +19,11 @@ import (
 //	                      with it (errors.Is ErrEscalated, and the cause). Where
 //	                      the outcome is unknown and the scene does not say repeat
 //	                      or ask, it is stored for a person (MANUAL_REVIEW)
+//	                      While Postgres is away it goes to the submit queue, and a
+//	                      consumer stores it later; the error's TaskID may be zero
 //	retry.ErrNotRecorded  the task could not be stored, it is the caller's
-//	                      again; joined with the call's error and the reason
+//	                      again; joined with the call's error and the reason, or
+//	                      with both where both servers are away
 //	retry.ErrInvalid      t is wrong, see below; ErrClosed: after Close; or ctx's
 //	                      error where ctx was over at the start. Nothing was called
 //
@@ -28,7 +31,7 @@ import (
 // repeat), a wait that the other side asked for (retry.After) and that is longer
 // than the pause, ctx, and Close. A task is recorded even if ctx is over by then,
 // for at most Config.RecordTimeout, because forgetting it would be worse than
-// being late.
+// being late: Postgres gets the first half of that time, the submit queue the rest.
 //
 // If the key is held by an equal task already, the error names that one, whatever
 // its state: it is remembered, but the call was made here nevertheless. Do does
@@ -101,6 +104,9 @@ func (p *Publisher) worthAnother(ctx context.Context, s *scene, class retry.Clas
 	}
 }
 
+// errTooLate is a task whose deadline leaves no room for an attempt.
+var errTooLate = errors.New("no attempt fits into the deadline")
+
 // escalate stores a task whose local tier is spent.
 func (p *Publisher) escalate(ctx context.Context, s *scene, t Task, failed tries, cause error, elapsed time.Duration) error {
 	// Detached from the start: a context that ends in the middle of the insert
@@ -108,6 +114,9 @@ func (p *Publisher) escalate(ctx context.Context, s *scene, t Task, failed tries
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.RecordTimeout)
 	defer cancel()
 	stored, err := p.record(ctx, s, t, failed, cause, elapsed)
+	if errors.Is(err, retry.ErrNotRecorded) {
+		return errors.Join(err, cause)
+	}
 	if err != nil {
 		return errors.Join(retry.ErrNotRecorded, cause, err)
 	}
@@ -126,35 +135,18 @@ func (p *Publisher) record(ctx context.Context, s *scene, t Task, failed tries, 
 	if err != nil {
 		return stored, err
 	}
-	version, err := p.policyVersion(ctx, s)
-	if err != nil {
-		return stored, err
-	}
-	ids, err := p.cfg.Store.NextIDs(ctx, 1)
-	if err != nil {
-		return stored, err
-	}
 	class := failed.last()
-	facts := retry.Facts{TaskID: ids[0], Elapsed: elapsed, Deadline: deadline, Class: class, Calls: len(failed)}
-	facts.RetryAfter, _ = retry.RetryAfter(cause)
-	decision := retry.Decide(s.rules, facts)
-	if decision.Status == retry.StatusFailed {
-		return stored, fmt.Errorf("%s: no attempt fits into the deadline of %v, %v of which is over", decision.Reason, deadline, elapsed)
-	}
-	task.ID = ids[0]
-	task.Delay = decision.Delay
 	// At least a moment: a task for a person may come after its deadline.
 	task.Deadline = max(deadline-elapsed, time.Millisecond)
-	task.Status, task.Phase = decision.Status, decision.Phase
-	if decision.Status != retry.StatusWait {
-		task.StopReason = decision.Reason
-	}
 	task.LastError, task.LastClass = cause.Error(), class
-	task.Event = &persistence.Event{
-		To: decision.Status, Reason: decision.Reason, Class: class, Error: task.LastError, Actor: p.cfg.Name, Note: failed.story(),
-		PolicyVersion: version, Facts: &facts, Decision: &decision,
+	facts := retry.Facts{Elapsed: elapsed, Deadline: deadline, Class: class, Calls: len(failed)}
+	facts.RetryAfter, _ = retry.RetryAfter(cause)
+	task.Event = &persistence.Event{Class: class, Error: task.LastError, Actor: p.cfg.Name, Note: failed.story(), Facts: &facts}
+	// Once without an id, for what becomes of the task while nobody can give it one.
+	if err := decide(&task, s, 0); err != nil {
+		return stored, err
 	}
-	in, err := p.insert(ctx, []persistence.NewTask{task})
+	in, _, err := p.insert(ctx, []persistence.NewTask{task}, s)
 	if err != nil {
 		return stored, err
 	}
@@ -162,4 +154,22 @@ func (p *Publisher) record(ctx context.Context, s *scene, t Task, failed tries, 
 		return stored, &ConflictError{Scene: t.Scene, Key: t.Key, Holder: in[0].ID}
 	}
 	return in[0], nil
+}
+
+// decide decides about an escalation by the facts of its event and its id, and notes the
+// version of the scene's rules.
+func decide(t *persistence.NewTask, s *scene, version int) error {
+	facts := *t.Event.Facts // the store may be reading the old ones
+	facts.TaskID = t.ID
+	d := retry.Decide(s.rules, facts)
+	if d.Status == retry.StatusFailed {
+		return fmt.Errorf("%s: %w of %v, %v of which is over", d.Reason, errTooLate, facts.Deadline, facts.Elapsed)
+	}
+	event := *t.Event
+	event.To, event.Reason, event.PolicyVersion, event.Facts, event.Decision = d.Status, d.Reason, version, &facts, &d
+	t.Delay, t.Status, t.Phase, t.StopReason, t.Event = d.Delay, d.Status, d.Phase, "", &event
+	if d.Status != retry.StatusWait {
+		t.StopReason = d.Reason
+	}
+	return nil
 }

@@ -11,5 +11,8 @@
 // Postgres is the truth, a message is a hint. Every method returns when the row
 // is committed; its wake-up is published behind the caller's back. A broker that
 // is down, blocked or silent never holds a caller up: what it did not confirm is
-// noted in the row, and a scan publishes it later.
+// noted in the row, and a scan publishes it later. While Postgres is away, Do,
+// Enqueue and EnqueueMany send the whole task to the service's submit queue and wait
+// for the broker's confirm; a consumer stores it later. Only with both servers away is
+// a task not recorded.
 package publisher

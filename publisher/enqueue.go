@@ -11,10 +11,16 @@ import (
 // Enqueue stores a task for the service's consumers and returns when it is
 // committed. Its wake-up is published in the background.
 //
+// While Postgres is away the task goes to the service's submit queue, and Enqueue
+// returns when the broker has confirmed it (Result.Submitted); a consumer stores it
+// once Postgres is back, exactly once. Postgres is given half of the time until ctx's
+// deadline, at most half of Config.RecordTimeout; the queue gets as much.
+//
 // Errors: retry.ErrInvalid, naming every field that is wrong; *ConflictError
-// (retry.ErrKeyConflict) with the holder in the Result; ErrClosed; the store's.
-// After an error of the store, such as a lost connection, the task may have been
-// stored: with a Key it is safe to repeat the call.
+// (retry.ErrKeyConflict) with the holder in the Result; ErrClosed; retry.ErrNotRecorded
+// joined with both reasons, if both servers are away; the store's, if ctx was over
+// or the schema is not there. After the last three the task may have been stored
+// nevertheless, its answer lost: with a Key it is safe to repeat the call.
 func (p *Publisher) Enqueue(ctx context.Context, t Task) (Result, error) {
 	// On its own path and not as EnqueueMany of one, so that errors name no index.
 	if err := p.enter(); err != nil {
@@ -25,11 +31,11 @@ func (p *Publisher) Enqueue(ctx context.Context, t Task) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	in, err := p.insert(ctx, []persistence.NewTask{task})
+	in, submitted, err := p.insert(ctx, []persistence.NewTask{task}, nil)
 	if err != nil {
 		return Result{}, err
 	}
-	return result(0, t, in[0])
+	return result(0, t, in[0], submitted)
 }
 
 // EnqueueMany stores tasks in one transaction, and returns their results in the
@@ -39,6 +45,10 @@ func (p *Publisher) Enqueue(ctx context.Context, t Task) (Result, error) {
 // is, by its index. If keys are held by tasks with other arguments, the others are
 // stored nevertheless: all results are returned, together with a joined
 // *ConflictError for each (retry.ErrKeyConflict).
+//
+// While Postgres is away all tasks go to the submit queue, see Enqueue, with as much
+// time again for each thousand of them; then they are not in one transaction, and
+// after an error some may be in the queue.
 func (p *Publisher) EnqueueMany(ctx context.Context, tasks []Task) ([]Result, error) {
 	if err := p.enter(); err != nil {
 		return nil, err
@@ -48,17 +58,18 @@ func (p *Publisher) EnqueueMany(ctx context.Context, tasks []Task) ([]Result, er
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}
-	in, err := p.insert(ctx, list)
+	in, submitted, err := p.insert(ctx, list, nil)
 	if err != nil {
 		return nil, err
 	}
-	return results(tasks, in)
+	return results(tasks, in, submitted)
 }
 
 // EnqueueTx stores tasks inside the caller's transaction, which must be on the
 // Store's database: they exist exactly if it commits. It publishes nothing; after
 // the commit hand the ids to Wake. Without Wake the scan wakes the tasks, so the
-// difference is one scan's delay.
+// difference is one scan's delay. It never uses the submit queue, which could not take
+// part in the transaction.
 //
 // Errors as those of EnqueueMany; the caller decides what a conflict means. After
 // an error of the store the transaction can only be rolled back.
@@ -75,18 +86,7 @@ func (p *Publisher) EnqueueTx(ctx context.Context, tx persistence.Tx, tasks ...T
 	if err != nil {
 		return nil, err
 	}
-	return results(tasks, in)
-}
-
-// insert stores tasks outside of a caller's transaction and hands their wake-ups
-// over. All that Do, Enqueue and EnqueueMany store goes through here.
-func (p *Publisher) insert(ctx context.Context, tasks []persistence.NewTask) ([]persistence.Inserted, error) {
-	in, err := p.cfg.Store.Insert(ctx, tasks)
-	if err != nil {
-		return nil, err
-	}
-	p.wakeInserted(tasks, in)
-	return in, nil
+	return results(tasks, in, false)
 }
 
 func (p *Publisher) validateAll(tasks []Task) ([]persistence.NewTask, error) {
@@ -101,20 +101,20 @@ func (p *Publisher) validateAll(tasks []Task) ([]persistence.NewTask, error) {
 	return list, errors.Join(errs...)
 }
 
-func result(i int, t Task, in persistence.Inserted) (Result, error) {
-	r := Result{ID: in.ID, Created: in.Created, Status: in.Status}
+func result(i int, t Task, in persistence.Inserted, submitted bool) (Result, error) {
+	r := Result{ID: in.ID, Created: in.Created, Status: in.Status, Submitted: submitted}
 	if in.Conflict {
 		return r, &ConflictError{Index: i, Scene: t.Scene, Key: t.Key, Holder: in.ID}
 	}
 	return r, nil
 }
 
-func results(tasks []Task, in []persistence.Inserted) ([]Result, error) {
+func results(tasks []Task, in []persistence.Inserted, submitted bool) ([]Result, error) {
 	out := make([]Result, len(in))
 	var errs []error
 	for i := range in {
 		var err error
-		if out[i], err = result(i, tasks[i], in[i]); err != nil {
+		if out[i], err = result(i, tasks[i], in[i], submitted); err != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+
+	"github.com/spillway-mq/spillway/internal/submit"
+	"github.com/spillway-mq/spillway/topology"
 )
 
 // ErrClosed is what methods return after Close.
@@ -16,6 +19,8 @@ type Publisher struct {
 	cfg    Config
 	scenes *scenes
 	wakes  *wakes
+	sender *submit.Sender // to the submit queue, on the connection of wakes
+	outage outage
 	held   *held // the records that run
 
 	// closing is closed when Close begins: it cuts pauses of the local tier short.
@@ -45,6 +50,7 @@ func New(cfg Config) (*Publisher, error) {
 	}
 	return &Publisher{
 		cfg: cfg, scenes: newScenes(cfg.Scenes), wakes: newWakes(cfg, conn),
+		sender:  submit.NewSender(submit.SenderConfig{Conn: conn, Exchange: topology.NamesOf(cfg.Service).Submit()}),
 		held:    &held{store: cfg.Store, lease: cfg.Lease, log: cfg.Logger, records: map[*record]struct{}{}},
 		closing: make(chan struct{}), done: make(chan struct{}),
 	}, nil
@@ -78,6 +84,7 @@ func (p *Publisher) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		waitErr = fmt.Errorf("close publisher: calls still run: %w", ctx.Err())
 	}
+	p.sender.Close(ctx)
 	p.closeErr = errors.Join(waitErr, p.wakes.close(ctx))
 	close(p.done)
 	return p.closeErr

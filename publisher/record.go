@@ -45,6 +45,9 @@ const finishPause = 200 * time.Millisecond
 //	ErrClosed             after Close
 //	ctx's error           ctx was over at the start
 //
+// Record does not use the submit queue: nobody could hold a task under a lease there, so
+// without Postgres the call is not made.
+//
 // Where the scene says ReuseKey, a task that has ended gives its key up, and the call
 // is made again.
 //

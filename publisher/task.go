@@ -48,13 +48,19 @@ type Task struct {
 
 // Result says what became of a Task.
 type Result struct {
-	// ID of the task that holds the key.
+	// ID of the task that holds the key. Where Submitted, zero, or the id that the
+	// task gets unless its key is held.
 	ID int64
 	// Created is false where the key was held already: by an equal task, or by
-	// another one, and then there is a *ConflictError.
+	// another one, and then there is a *ConflictError. Where Submitted it is not
+	// known, and false.
 	Created bool
-	// Status of the task that holds the key.
+	// Status of the task that holds the key. Where Submitted, that with which it will
+	// be stored.
 	Status retry.Status
+	// Submitted says that Postgres was away and the task is in the submit queue, from
+	// which a consumer stores it.
+	Submitted bool
 }
 
 // ConflictError says that a task was not stored, because its key is held by one

@@ -56,7 +56,9 @@ type Task struct {
 // EscalatedError says that the local tier is spent and the task is remembered.
 // It is ErrEscalated to errors.Is; the last error of the call is in its chain.
 type EscalatedError struct {
-	// TaskID names the row.
+	// TaskID names the row. Zero: the task went to the submit queue while Postgres was
+	// away, and gets its id once a consumer stores it. Where its key is held by then, it
+	// is that task.
 	TaskID int64
 	// Status of the row: WAIT for another attempt, or MANUAL_REVIEW where nobody
 	// knows whether the call took effect and a person has to look. A key that
@@ -68,6 +70,9 @@ type EscalatedError struct {
 
 // Error implements error.
 func (e *EscalatedError) Error() string {
+	if e.TaskID == 0 {
+		return "task escalated to the durable tier (" + string(e.Status) + ", through the submit queue) after: " + e.Cause.Error()
+	}
 	return "task " + strconv.FormatInt(e.TaskID, 10) + " escalated to the durable tier (" + string(e.Status) + ") after: " + e.Cause.Error()
 }
 

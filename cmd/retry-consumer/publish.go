@@ -35,6 +35,8 @@ type published struct {
 	ID      int64        `json:"id"`
 	State   retry.Status `json:"state"`
 	Created bool         `json:"created"`
+	// Submitted says that postgres was away and the task is in the submit queue.
+	Submitted bool `json:"submitted,omitempty"`
 }
 
 func (a *app) publishCommand() *cobra.Command {
@@ -153,11 +155,14 @@ func (a *app) publish(ctx context.Context, s settings.Settings, store persistenc
 	if err != nil {
 		return &exitError{code: exitFailed, err: err}
 	}
-	out := published{ID: result.ID, State: result.Status, Created: result.Created}
+	out := published{ID: result.ID, State: result.Status, Created: result.Created, Submitted: result.Submitted}
 	return a.print(output, out, func(p *printer) {
-		if out.Created {
+		switch {
+		case out.Submitted:
+			p.line("postgres is away: the task is in the submit queue, from which a consumer stores it")
+		case out.Created:
 			p.line("task %d: %s", out.ID, out.State)
-		} else {
+		default:
 			p.line("task %d: %s (it was there before)", out.ID, out.State)
 		}
 	})

@@ -33,7 +33,7 @@ func TestEncodedIsDecoded(t *testing.T) {
 		},
 		"call": {
 			MessageID: "m", Scene: "s", ContentType: "application/json", Args: []byte("{}"), Deadline: time.Hour, Sent: sent,
-			Attempt: &submit.Attempt{Class: retry.ClassTransient, Error: "boom", Elapsed: 412 * time.Millisecond, RetryAfter: time.Minute},
+			Attempt: &submit.Attempt{Class: retry.ClassTransient, Error: "boom", Elapsed: 412 * time.Millisecond, RetryAfter: time.Minute, Calls: 3, Note: "two before"},
 		},
 	} {
 		p := submit.Encode(m)

@@ -24,7 +24,7 @@ var earliest = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 // still.
 var known = []string{
 	HeaderScene, HeaderKey, HeaderDelay, HeaderDeadline, HeaderWorkflow, HeaderHeaders, HeaderSent,
-	HeaderID, HeaderBy, HeaderClass, HeaderError, HeaderElapsed, HeaderRetryAfter, HeaderReason,
+	HeaderID, HeaderBy, HeaderClass, HeaderError, HeaderElapsed, HeaderRetryAfter, HeaderCalls, HeaderNote, HeaderReason,
 }
 
 // Decode reads a message whose body has at most limit bytes. The error is every
@@ -197,7 +197,7 @@ func (r *reader) body(m *Message, encoding string, limit int) {
 // attempt reads what the publisher says of a call that failed.
 func (r *reader) attempt(m *Message) {
 	if !r.has(HeaderClass) {
-		for _, name := range []string{HeaderError, HeaderElapsed, HeaderRetryAfter} {
+		for _, name := range []string{HeaderError, HeaderElapsed, HeaderRetryAfter, HeaderCalls, HeaderNote} {
 			if r.has(name) {
 				r.bad(name, r.headers[name], "absent where "+HeaderClass+" is")
 			}
@@ -206,6 +206,7 @@ func (r *reader) attempt(m *Message) {
 	}
 	m.Attempt = &Attempt{
 		Class: retry.Class(r.text(HeaderClass)), Error: r.text(HeaderError), Elapsed: r.span(HeaderElapsed, 2*retry.MaxDelay), RetryAfter: r.span(HeaderRetryAfter, retry.MaxDelay),
+		Calls: int(r.number(HeaderCalls, 0, math.MaxInt32)), Note: r.text(HeaderNote),
 	}
 	if c := m.Attempt.Class; c != retry.ClassTransient && c != retry.ClassUnknown {
 		r.bad(HeaderClass, string(c), "transient or unknown: a permanent error is not tried again")

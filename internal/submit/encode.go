@@ -8,7 +8,7 @@ import (
 	"github.com/spillway-mq/spillway/retry"
 )
 
-// maxError bounds the text of an error in bytes. A message's headers have to fit into one
+// maxError bounds the texts about a call in bytes. A message's headers have to fit into one
 // frame, which by default holds 128 KiB.
 const maxError = 4096
 
@@ -47,6 +47,10 @@ func Encode(m Message) amqp.Publishing {
 		h[HeaderClass] = string(a.Class)
 		text(HeaderError, retry.CutString(a.Error, maxError))
 		span(HeaderElapsed, a.Elapsed)
+		text(HeaderNote, retry.CutString(a.Note, maxError))
+		if a.Calls > 0 {
+			h[HeaderCalls] = int64(a.Calls)
+		}
 		span(HeaderRetryAfter, min(a.RetryAfter, retry.MaxDelay))
 	}
 	return amqp.Publishing{

@@ -28,6 +28,8 @@ const (
 	HeaderError      = "spillway-error"       // its text
 	HeaderElapsed    = "spillway-elapsed"     // from the call's start to its failure
 	HeaderRetryAfter = "spillway-retry-after" // the wait that the other side asked for
+	HeaderCalls      = "spillway-calls"       // how many calls were made
+	HeaderNote       = "spillway-note"        // what became of them, for people
 
 	// What a parked message has besides.
 	HeaderReason = "spillway-reason" // why it was parked
@@ -69,6 +71,8 @@ type Attempt struct {
 	// Elapsed from the call's start until Sent.
 	Elapsed    time.Duration
 	RetryAfter time.Duration // counted from Sent; zero: none
+	Calls      int           // of the local tier; zero: not told
+	Note       string        // for the journal
 }
 
 // Passed is the time from Sent until now, and never below zero: clocks differ.

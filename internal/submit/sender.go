@@ -115,9 +115,11 @@ func (s *Sender) await(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
+		if session.Blocked() == "" {
+			return nil
+		}
 		select {
 		case <-session.Unblocked():
-			return nil
 		case <-session.Done():
 		case <-s.ctx.Done():
 			return ErrClosed
