@@ -44,6 +44,9 @@ type Config struct {
 	Declare bool
 	// Concurrency bounds how many handlers run at once. Zero: DefaultConcurrency.
 	Concurrency int
+	// MaxPayload bounds the arguments of a task from the submit queue in bytes; more is
+	// parked. At least that of the publishers. Zero: retry.DefaultMaxPayload (1 MiB).
+	MaxPayload int
 	// Lease is how long a claim holds without renewal; renewals come every third of
 	// it. Zero: DefaultLease. At least a second.
 	Lease time.Duration
@@ -79,6 +82,7 @@ const (
 	EventFinished   EventKind = "finished"   // a result was written
 	EventLostClaim  EventKind = "lost_claim" // a result came too late
 	EventParked     EventKind = "parked"     // a message that is not ours was dead-lettered
+	EventSubmitted  EventKind = "submitted"  // a task from the submit queue was stored, or was there
 	EventUnknown    EventKind = "unknown"    // a task of a scene that this build does not know
 	EventReleased   EventKind = "released"   // a claim was handed back
 )
@@ -90,13 +94,16 @@ type Event struct {
 	Scene   string
 	Attempt int
 	Late    time.Duration // started: after the task was due
-	Status  retry.Status  // finished
+	Status  retry.Status  // finished, submitted
 	Reason  retry.Reason  // finished
 }
 
 func (c Config) withDefaults() Config {
 	if c.Concurrency == 0 {
 		c.Concurrency = DefaultConcurrency
+	}
+	if c.MaxPayload == 0 {
+		c.MaxPayload = retry.DefaultMaxPayload
 	}
 	if c.Lease == 0 {
 		c.Lease = DefaultLease
@@ -140,6 +147,9 @@ func (c Config) check() error {
 	}
 	if c.Concurrency < 1 || c.Concurrency > 10_000 {
 		bad("concurrency", c.Concurrency, "1 to 10000")
+	}
+	if c.MaxPayload < 0 {
+		bad("max payload", c.MaxPayload, fmt.Sprintf("0 (meaning %d) or more bytes", retry.DefaultMaxPayload))
 	}
 	if c.Lease < time.Second {
 		bad("lease", c.Lease, "1s or more")

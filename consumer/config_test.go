@@ -15,13 +15,13 @@ import (
 func TestBadConfigNamesEverything(t *testing.T) {
 	t.Parallel()
 	_, err := consumer.New(consumer.Config{
-		Service: "No Good", AMQPURL: "amqp://u:secret@h:port/", Concurrency: -1, Lease: time.Millisecond, StartTimeout: -1, ScanInterval: -1, Name: strings.Repeat("n", 300),
+		Service: "No Good", AMQPURL: "amqp://u:secret@h:port/", Concurrency: -1, Lease: time.Millisecond, StartTimeout: -1, ScanInterval: -1, MaxPayload: -1, Name: strings.Repeat("n", 300),
 	})
 	var field *retry.FieldError
 	if !errors.As(err, &field) || !errors.Is(err, retry.ErrInvalid) {
 		t.Fatalf("%v", err)
 	}
-	for _, text := range []string{"service", "store", "amqp url", "concurrency", "lease", "start timeout", "scan interval", "consumer name", "handlers"} {
+	for _, text := range []string{"service", "store", "amqp url", "concurrency", "lease", "start timeout", "scan interval", "max payload", "consumer name", "handlers"} {
 		if !strings.Contains(err.Error(), text) {
 			t.Errorf("%q is not named in %v", text, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spillway-mq/spillway/internal/amqpconn"
+	"github.com/spillway-mq/spillway/internal/submit"
 	"github.com/spillway-mq/spillway/internal/waker"
 	"github.com/spillway-mq/spillway/reaper"
 	"github.com/spillway-mq/spillway/retry"
@@ -46,6 +47,7 @@ type Consumer struct {
 	conn        *amqpconn.Conn // for consuming, and the reaper's look at the backlog
 	publishConn *amqpconn.Conn // the waker's: a blocked publisher must not hold up acks
 	waker       *waker.Waker
+	parker      *submit.Sender // to the dead exchange, on publishConn
 
 	arrived chan delivery // from the receiver to the claimer
 	acks    chan ack      // from the claimer to the receiver; cap 1, a new one replaces the old (see post)
@@ -122,7 +124,7 @@ func New(cfg Config, handlers ...Handler) (*Consumer, error) {
 // (ErrUnreachable), or the topology cannot be declared as it should be. A ctx that is
 // done while the servers are waited for is a stop like any other. It may be called once.
 //
-// Goroutines: the receiver and the claimer end when ctx is done; handlers when they
+// Goroutines: the receiver, the claimer and the submitter end when ctx is done; handlers when they
 // return, or are given up after Grace; the heartbeat and the finisher after the
 // last handler; the reaper when ctx is done. Run waits for all but given-up handlers.
 func (c *Consumer) Run(ctx context.Context) error {
@@ -151,6 +153,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	var roles, upkeep sync.WaitGroup
 	roles.Go(func() { c.receive(ctx, prefetch) })
 	roles.Go(func() { c.claimLoop(ctx, work) })
+	roles.Go(func() { c.submitLoop(ctx, work) })
 	upkeep.Go(func() { c.heartbeat(work) })
 	finished := make(chan struct{})
 	go func() { defer close(finished); c.finishLoop(work) }()
@@ -216,6 +219,7 @@ func (c *Consumer) start(ctx context.Context) error {
 		return errors.Join(err, c.conn.Close(ctx))
 	}
 	c.waker = waker.New(waker.Config{Conn: publish, Service: c.cfg.Service, OnFail: c.undelivered, Logger: c.log})
+	c.parker = submit.NewSender(submit.SenderConfig{Conn: publish, Exchange: c.names.Dead()})
 	c.publishConn = publish
 	session, err := c.conn.Session(waitCtx)
 	if err == nil && c.cfg.Declare {
@@ -257,6 +261,7 @@ func (c *Consumer) closeConns() error {
 		}
 	})
 	defer stop()
+	c.parker.Close(ctx)
 	return errors.Join(c.waker.Close(ctx), c.publishConn.Close(ctx), c.conn.Close(ctx))
 }
 

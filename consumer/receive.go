@@ -10,7 +10,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/spillway-mq/spillway/internal/amqpconn"
-	"github.com/spillway-mq/spillway/topology"
 )
 
 // delivery is a wake-up in the claimer's hand.
@@ -64,9 +63,6 @@ func (c *Consumer) receive(ctx context.Context, prefetch int) {
 	}
 }
 
-// errSubscribed is joined to the error of a subscription that worked before.
-var errSubscribed = errors.New("was subscribed")
-
 // subscribe reads the ready queue until the channel dies (an error), the claimer
 // pauses (true) or ctx is done. The channel is closed then, so that the broker
 // requeues what was not acknowledged.
@@ -76,40 +72,27 @@ func (c *Consumer) subscribe(ctx context.Context, generation, prefetch int) (pau
 		return paused, err
 	}
 	if c.cfg.Declare && !c.declared {
-		if err := topology.Declare(ctx, session.Connection, topology.Config{Service: c.cfg.Service, Kind: c.cfg.Kind}); err != nil {
-			return false, fmt.Errorf("declare topology: %w", err)
+		if err := c.declare(ctx, session); err != nil {
+			return false, err
 		}
 	}
 	c.declared = false // before the next channel again: who knows why this one ended
-	var msgs <-chan amqp.Delivery
-	closed, cancelled := make(chan *amqp.Error, 1), make(chan string, 1)
-	ch, err := session.OpenChannel(ctx, func(ch *amqp.Channel) error {
-		ch.NotifyClose(closed)
-		ch.NotifyCancel(cancelled)
-		if err := ch.Qos(prefetch, 0, false); err != nil {
-			return fmt.Errorf("set prefetch: %w", err)
-		}
-		var err error
-		if msgs, err = ch.Consume(c.names.Ready(), c.cfg.Name, false, false, false, false, nil); err != nil {
-			return fmt.Errorf("subscribe to %s: %w", c.names.Ready(), err)
-		}
-		return nil
-	})
+	sub, err := c.subscribeTo(ctx, session, c.names.Ready(), prefetch)
 	if err != nil {
 		return false, err
 	}
 	defer func() {
-		if session.Err() != nil || ch.IsClosed() {
+		if sub.dead() {
 			return
 		}
 		select {
 		case a := <-c.acks: // spares others deliveries that are done with
 			if a.generation == generation {
-				err = errors.Join(err, ch.Ack(a.tag, true))
+				err = errors.Join(err, sub.ch.Ack(a.tag, true))
 			}
 		default:
 		}
-		err = errors.Join(err, closeChannel(ch))
+		err = errors.Join(err, sub.close())
 	}()
 	c.cfg.OnEvent(Event{Kind: EventSubscribed})
 	for {
@@ -124,22 +107,14 @@ func (c *Consumer) subscribe(ctx context.Context, generation, prefetch int) (pau
 			if a.generation != generation {
 				continue
 			}
-			if err := ch.Ack(a.tag, true); err != nil {
-				return false, errors.Join(errSubscribed, fmt.Errorf("acknowledge: %w", err))
+			if err := sub.ack(a.tag); err != nil {
+				return false, err
 			}
-		case q := <-cancelled:
-			return false, fmt.Errorf("%w: the broker ended the subscription to %q: was the queue deleted?", errSubscribed, q)
-		case m, ok := <-msgs:
+		case <-sub.cancelled:
+			return false, sub.gone()
+		case m, ok := <-sub.msgs:
 			if !ok {
-				err := amqp.ErrClosed
-				select {
-				case e := <-closed:
-					if e != nil {
-						err = e
-					}
-				default:
-				}
-				return false, errors.Join(errSubscribed, err)
+				return false, sub.lost()
 			}
 			d, ok := parse(m)
 			if !ok {
@@ -158,8 +133,8 @@ func (c *Consumer) subscribe(ctx context.Context, generation, prefetch int) (pau
 					sent = true
 				case a := <-c.acks:
 					if a.generation == generation {
-						if err := ch.Ack(a.tag, true); err != nil {
-							return false, errors.Join(errSubscribed, fmt.Errorf("acknowledge: %w", err))
+						if err := sub.ack(a.tag); err != nil {
+							return false, err
 						}
 					}
 				case paused = <-c.paused:
@@ -171,19 +146,6 @@ func (c *Consumer) subscribe(ctx context.Context, generation, prefetch int) (pau
 				}
 			}
 		}
-	}
-}
-
-// closeChannel closes ch, which the broker then requeues from. A broker that does
-// not answer is not waited for: the goroutine ends with the connection.
-func closeChannel(ch *amqp.Channel) error {
-	done := make(chan error, 1)
-	go func() { done <- ch.Close() }()
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(2 * time.Second):
-		return errors.New("close channel: the broker does not answer")
 	}
 }
 

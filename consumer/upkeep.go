@@ -154,7 +154,7 @@ func (c *Consumer) declareAgain(ctx context.Context, every time.Duration) {
 	defer cancel()
 	session, err := c.conn.Session(ctx)
 	if err == nil {
-		err = topology.Declare(ctx, session.Connection, topology.Config{Service: c.cfg.Service, Kind: c.cfg.Kind})
+		err = c.declare(ctx, session)
 	}
 	if c.lastDeclared = time.Now(); err != nil {
 		c.log.Warn("could not declare the topology again", "error", err)

@@ -109,7 +109,7 @@ func (a *app) serve(ctx context.Context, s settings.Settings, file *serve.File, 
 	cfg := consumer.Config{
 		Service: s.Service, Store: store, AMQPURL: s.AMQPURL, Kind: topology.QueueKind(s.QueueKind), Declare: f.declare,
 		Concurrency: s.Concurrency, Lease: s.Lease, Grace: s.Grace, Name: s.ConsumerName, ScanInterval: s.ScanInterval, Retention: s.Retention,
-		Logger: log,
+		MaxPayload: s.MaxPayload, Logger: log,
 	}
 	if s.Grace == 0 {
 		cfg.Grace = -1 // the consumer's way to say none
