@@ -118,8 +118,12 @@ func (a *attempt) ask(ctx context.Context, cause error) (end ending, redo bool) 
 		over := r.task.Attempt-1-r.task.Uncharged >= r.scene.rules.Policy.MaxAttempts ||
 			r.task.Deadline > 0 && r.task.Elapsed+time.Since(r.began) >= r.task.Deadline
 		if cause == nil && !over {
-			end, ok := a.advance(ctx, retry.PhaseExecute, retry.ReasonNoEffect, "Query: it did not take effect")
-			return end, ok
+			failed, ok := a.advance(ctx, retry.PhaseExecute, retry.ReasonNoEffect, "Query: it did not take effect")
+			if ok {
+				return ending{}, true
+			}
+			end = a.end(retry.PhaseQuery, failed.err) // the word goes into the facts instead
+			break
 		}
 		end = a.end(retry.PhaseQuery, retry.Transient(because("query: it did not take effect")))
 	case answer == retry.CannotTell:

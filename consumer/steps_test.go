@@ -61,6 +61,9 @@ func (s *script) verdict(ctx context.Context, handler, words string) (word strin
 		return "", errors.New(handler + " broke off")
 	case "panic":
 		panic(handler + " blew up")
+	case "late": // that it did not take effect
+		<-s.hang
+		return string(retry.NoEffect), nil
 	case "hang":
 		select {
 		case <-s.hang:
@@ -369,6 +372,32 @@ func TestPostgresAwayBetweenExecuteAndCallback(t *testing.T) {
 	w.await(id, retry.StatusSuccess)
 	if s.seen() != "execute=hang callback=ok" {
 		t.Errorf("calls %s", s.seen())
+	}
+}
+
+// Query's word is not lost with Postgres: where no step can be written down before the lease is over, it goes into the
+// attempt's end, and Execute follows in the next.
+func TestPostgresAwayBetweenQueryAndExecute(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	proxy, store := w.through()
+	cfg := w.config()
+	cfg.Store = store
+	s := &script{query: "pending late", execute: "unknown ok", hang: make(chan struct{})}
+	w.start(cfg, s.handler(asking("word")))
+	id := w.enqueue(publisher.Task{Scene: "word", Args: order{1}})[0].ID
+	testenv.Eventually(t, 20*time.Second, func() bool { return strings.HasSuffix(s.seen(), "query=late") }, "query runs")
+	proxy.Refuse()
+	proxy.Cut()
+	close(s.hang)
+	testenv.Eventually(t, 20*time.Second, func() bool { return w.get(id).LeaseUntil.Before(time.Now().Add(-time.Second)) }, "the lease is over")
+	proxy.Accept()
+	w.await(id, retry.StatusSuccess)
+	if want := "execute=unknown query=pending query=late execute=ok"; s.seen() != want {
+		t.Errorf("calls %s, want %s", s.seen(), want)
+	}
+	if r := w.recheck(id); !r.Matches {
+		t.Errorf("the journal does not hold: %+v", r)
 	}
 }
 
