@@ -61,7 +61,9 @@ func (w *worker) publish(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	// A message whose queue was deleted meanwhile may never be confirmed; the publisher waits 30 s for it. A Close that is cut
+	// short is an error.
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 45*time.Second)
 	defer cancel()
 	h.call.client.CloseIdleConnections()
 	return errors.Join(p.Close(end), store.Close())

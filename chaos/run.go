@@ -59,6 +59,9 @@ func run(ctx context.Context, cfg config) (err error) {
 		return err
 	}
 	plan := newPlan(cfg.Seed, cfg.Load)
+	if cfg.ExpectViolation {
+		plan = onlyPauses(cfg.Seed, cfg.Load)
+	}
 	h.say("seed %d: %d faults in %v on %d consumers and %d publishers; logs in %s", cfg.Seed, len(plan), cfg.Load, consumers, publishers, logs)
 	h.say("all times that decide are the database's, so the workers' clocks cannot be wrong: no fault for that")
 	if cfg.Verbose {
@@ -227,7 +230,7 @@ func (h *harness) play(ctx context.Context, plan []fault) error {
 			return err
 		}
 	}
-	for _, wrong := range h.crew.stop(rolePublisher, time.Minute) {
+	for _, wrong := range h.crew.stop(rolePublisher, 75*time.Second) {
 		h.violate(violation{What: wrong})
 	}
 	return h.drain(ctx)
