@@ -40,7 +40,7 @@ func checkTask(h history) []violation {
 		}
 		c.change(ch)
 	}
-	c.tokens(h.Changes)
+	c.tokens(h)
 	c.effects(h)
 	return c.found
 }
@@ -151,26 +151,30 @@ func step(ch change) bool {
 	return ch.Op == "UPDATE" && held(ch.Old) && held(ch.New) && ch.Old.Token == ch.New.Token && ch.Old.Lease.Equal(ch.New.Lease)
 }
 
-// claims returns when each token began to hold the task.
-func claims(changes []change) map[string]change {
-	out := map[string]change{}
+// holds returns when each token began to hold the task: once, but for a claim whose answer was lost (see tokens).
+func holds(changes []change) map[string][]change {
+	out := map[string][]change{}
 	for _, ch := range changes {
-		if _, known := out[ch.New.Token]; !known && held(ch.New) {
-			out[ch.New.Token] = ch
+		if held(ch.New) && (!held(ch.Old) || ch.Old.Token != ch.New.Token) {
+			out[ch.New.Token] = append(out[ch.New.Token], ch)
 		}
 	}
 	return out
 }
 
-// tokens: one that was lost or given back must not hold again.
-func (c *checker) tokens(changes []change) {
-	gone := map[string]bool{}
-	for _, ch := range changes {
-		if held(ch.Old) && !(held(ch.New) && ch.New.Token == ch.Old.Token) {
-			gone[ch.Old.Token] = true
-		}
-		if held(ch.New) && gone[ch.New.Token] {
-			c.bad(ch.Task, "the claim %s of %s was over and holds again", ch.New.Token, ch.New.By)
+// tokens: one that was lost or given back must not hold again. One case is none: the driver runs a claim a second time
+// after a connection was lost, and that may be late, as when the process was paused meanwhile. Nobody has heard of the first
+// hold then: no call is made under it, and a scan ends it.
+func (c *checker) tokens(h history) {
+	for token, began := range holds(h.Changes) {
+		for i, ch := range began[:len(began)-1] {
+			called := slices.ContainsFunc(h.Calls, func(call call) bool { return call.Run == token && call.Attempt == ch.New.Attempt })
+			expired := slices.ContainsFunc(h.Changes, func(end change) bool {
+				return end.Old.Token == token && end.Old.Attempt == ch.New.Attempt && end.New.Crashes > end.Old.Crashes
+			})
+			if called || !expired || began[i+1].New.By != ch.New.By {
+				c.bad(ch.Task, "the claim %s of %s, attempt %d, was over and holds again", token, ch.New.By, ch.New.Attempt)
+			}
 		}
 	}
 }

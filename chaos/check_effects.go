@@ -23,7 +23,7 @@ func (c *checker) effects(h history) {
 	if len(h.Changes) > 0 {
 		task = h.Changes[0].Task
 	}
-	began := claims(h.Changes)
+	began := holds(h.Changes)
 	seen := map[string]int{}
 	var calls []dated
 	for _, call := range h.Calls {
@@ -38,13 +38,12 @@ func (c *checker) effects(h history) {
 			d.claimed = h.Changes[0].At // a record
 		}
 		if call.Attempt > 0 {
-			claim, ok := began[call.Run]
-			if !ok {
-				c.bad(task, "a call under the claim %s, which never was, by %s", call.Run, call.Process)
-			} else if claim.New.Attempt != call.Attempt || claim.New.By != call.Process {
-				c.bad(task, "the claim %s is attempt %d of %s, and called as attempt %d of %s", call.Run, claim.New.Attempt, claim.New.By, call.Attempt, call.Process)
+			i := slices.IndexFunc(began[call.Run], func(ch change) bool { return ch.New.Attempt == call.Attempt && ch.New.By == call.Process })
+			if i < 0 {
+				c.bad(task, "called as attempt %d of %s under the claim %s, which was never that", call.Attempt, call.Process, call.Run)
+			} else {
+				d.claimed = began[call.Run][i].At
 			}
-			d.claimed = claim.At
 		}
 		calls = append(calls, d)
 	}
@@ -61,16 +60,20 @@ func (c *checker) effects(h history) {
 
 // executes counts the attempts that called, from one retry by a person to the next. Those whose lease ran out are not charged.
 func (c *checker) executes(task int64, s scene, changes []change, calls []dated) {
-	crashed := map[string]bool{}
+	type hold struct {
+		token   string
+		attempt int
+	}
+	crashed := map[hold]bool{}
 	for _, ch := range changes {
 		if held(ch.Old) && ch.New.Crashes > ch.Old.Crashes {
-			crashed[ch.Old.Token] = true
+			crashed[hold{ch.Old.Token, ch.Old.Attempt}] = true
 		}
 	}
 	n := 0
 	var last time.Time
 	for _, call := range calls {
-		if call.Step != stepExecute || call.Attempt == 0 || crashed[call.Run] {
+		if call.Step != stepExecute || call.Attempt == 0 || crashed[hold{call.Run, call.Attempt}] {
 			continue
 		}
 		if slices.ContainsFunc(changes, func(ch change) bool { return retried(ch) && ch.At.After(last) && !ch.At.After(call.claimed) }) {

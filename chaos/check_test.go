@@ -91,6 +91,9 @@ func TestCheckTask(t *testing.T) {
 		"ended too soon":     {newLife().claim(1, "a", "A").expire(2, "b"), nil, "had 1s left"},
 		"two leases":         {newLife().claim(1, "a", "A").claim(2, "b", "B"), nil, "two valid leases"},
 		"a token comes back": {newLife().claim(1, "a", "A").end(2, "a", retry.StatusWait).claim(3, "a", "A"), nil, "was over and holds again"},
+		"a lost claim again": {newLife().claim(1, "a", "A").expire(4, "b").claim(5, "a", "A").end(6, "a", retry.StatusSuccess), []call{effectOf("A", 2, 5.5, "a")}, ""},
+		"a used claim again": {newLife().claim(1, "a", "A").expire(4, "b").claim(5, "a", "A"), []call{effectOf("A", 1, 1.5, "a")}, "was over and holds again"},
+		"by another, again":  {newLife().claim(1, "a", "A").expire(4, "b").claim(5, "b", "A"), nil, "was over and holds again"},
 		"over the budget": {newLife().claim(1, "a", "A").end(1, "a", "WAIT").claim(2, "a", "B").end(2, "a", "WAIT").claim(3, "a", "C").end(3, "a", "WAIT").
 			claim(4, "a", "D").end(4, "a", "WAIT").claim(5, "a", "E").end(5, "a", "WAIT").claim(6, "a", "F"), nil, "the budget is 5 attempts"},
 		"crash loop": {newLife().claim(0, "a", "A").expire(3, "b").claim(4, "a", "B").expire(7, "b").claim(8, "a", "C").expire(11, "b").claim(12, "a", "D"),
@@ -98,7 +101,7 @@ func TestCheckTask(t *testing.T) {
 		"effects without a word": {newLife().claim(1, "a", "A").end(2, "a", retry.StatusWait).claim(3, "b", "B"),
 			[]call{effectOf("A", 1, 1.5, "a"), effectOf("B", 2, 3.5, "b")}, "two effects (A and B)"},
 		"twice under one claim": {newLife().claim(1, "a", "A"), []call{effectOf("A", 1, 1.5, "a"), effectOf("A", 1, 1.6, "a")}, "two calls of execute under the one claim A"},
-		"no such claim":         {newLife().claim(1, "a", "A"), []call{effectOf("X", 1, 1.5, "a")}, "which never was"},
+		"no such claim":         {newLife().claim(1, "a", "A"), []call{effectOf("X", 1, 1.5, "a")}, "under the claim X, which was never that"},
 		"a borrowed claim":      {newLife().claim(1, "a", "A"), []call{effectOf("A", 1, 1.5, "b")}, "called as attempt 1 of b"},
 		"inline twice":          {&life{}, []call{effectOf("inline:1", 0, 1, "p"), effectOf("inline:2", 0, 2, "p")}, "two effects (inline:1 and inline:2)"},
 	} {
