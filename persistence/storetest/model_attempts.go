@@ -55,7 +55,7 @@ func (m *machine) decided(scene string, r persistence.Result, f retry.Facts, e *
 
 func (m *machine) claim(t *rapid.T) {
 	m.last = persistence.ClaimRequest{
-		IDs: ids(m.pick(t)), Token: uuid.NewString(), By: "worker", Lease: time.Hour,
+		IDs: ids(m.pick(t, waits)), Token: uuid.NewString(), By: "worker", Lease: time.Hour,
 		Scenes: rapid.SampledFrom([][]string{{scene, "scene.b"}, {scene, "scene.b"}, {scene}}).Draw(t, "scenes"),
 	}
 	m.claimAgain(t)
@@ -197,10 +197,37 @@ func (m *machine) expired(t *rapid.T) {
 	m.settle(t)
 }
 
+// reclaim lets the holder end its attempt after all, and another begin the next, whose lease runs out too.
+func (m *machine) reclaim(t *rapid.T, e persistence.Expired) {
+	task := m.find(e.ID)
+	if task == nil || !task.held() || task.row.ClaimToken != e.Token {
+		return
+	}
+	m.results = []persistence.Result{m.result(t, e.Claim)}
+	m.finishAgain(t)
+	m.last = persistence.ClaimRequest{IDs: []int64{e.ID}, Scenes: []string{e.Scene}, Token: uuid.NewString(), By: "another", Lease: time.Hour}
+	m.claimAgain(t)
+	if task.held() {
+		m.shift(t, task, LeaseUntil)
+	}
+}
+
 // expire ends claims that a scan found, perhaps a while ago, as the reaper decides.
 func (m *machine) expire(t *rapid.T) {
+	if len(m.seen) == 0 || rapid.Bool().Draw(t, "scan first") {
+		if task := m.pick(t, (*modelTask).held)[0]; task.held() && task.row.LeaseUntil != nil {
+			m.shift(t, task, LeaseUntil)
+		}
+		m.expired(t)
+	}
 	if len(m.seen) == 0 {
 		t.Skip("nothing was found")
+	}
+	switch rapid.SampledFrom([]string{"nothing", "nothing", "renewed", "claimed anew"}).Draw(t, "meanwhile") {
+	case "renewed":
+		m.renew(t)
+	case "claimed anew":
+		m.reclaim(t, one(t, "which", m.seen))
 	}
 	some := m.seen[:rapid.IntRange(1, len(m.seen)).Draw(t, "so many")]
 	results := make([]persistence.Result, len(some))

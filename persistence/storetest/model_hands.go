@@ -12,7 +12,7 @@ import (
 )
 
 func (m *machine) operate(t *rapid.T) {
-	a := persistence.Action{ID: m.pick(t)[0].row.ID, Actor: "ann", Note: "because",
+	a := persistence.Action{ID: m.pick(t, anyTask)[0].row.ID, Actor: "ann", Note: "because",
 		Verb: rapid.SampledFrom([]persistence.Verb{persistence.Retry, persistence.Retry, persistence.Succeed, persistence.Fail, persistence.Cancel}).Draw(t, "verb")}
 	var got retry.Task
 	var err error
@@ -34,8 +34,11 @@ func (m *machine) operate(t *rapid.T) {
 
 // pass moves a time of a task into the past.
 func (m *machine) pass(t *rapid.T) {
-	task := m.pick(t)[0]
 	c := rapid.SampledFrom([]Column{NextAt, LeaseUntil, LeaseUntil, DispatchAfter, FinishedAt}).Draw(t, "column")
+	m.shift(t, m.pick(t, func(t *modelTask) bool { return column(&t.row, c) != nil })[0], c)
+}
+
+func (m *machine) shift(t *rapid.T, task *modelTask, c Column) {
 	at := column(&task.row, c)
 	if at == nil {
 		t.Skip("it is NULL")
@@ -46,19 +49,22 @@ func (m *machine) pass(t *rapid.T) {
 }
 
 func (m *machine) dropLease(t *rapid.T) {
-	task := m.pick(t)[0]
+	task := m.pick(t, (*modelTask).held)[0]
 	m.h.DropLease(m.h, task.row.ID)
 	task.row.LeaseUntil = nil
 	m.settle(t)
 }
 
 func (m *machine) sweep(t *rapid.T) {
+	if task := m.pick(t, ended)[0]; ended(task) {
+		m.shift(t, task, FinishedAt)
+	}
 	single := rapid.Bool().Draw(t, "single")
-	if ended := map[time.Time]bool{}; single {
+	if at := map[time.Time]bool{}; single {
 		for _, task := range m.live() {
-			if at := task.row.FinishedAt; at != nil {
-				single = single && !ended[*at] // which of two would go first is open
-				ended[*at] = true
+			if end := task.row.FinishedAt; end != nil {
+				single = single && !at[*end] // which of two would go first is open
+				at[*end] = true
 			}
 		}
 	}
@@ -79,7 +85,7 @@ func (m *machine) sweep(t *rapid.T) {
 
 // stranger makes calls of another service, which must find nothing.
 func (m *machine) stranger(t *rapid.T) {
-	some := ids(m.pick(t))
+	some := ids(m.pick(t, anyTask))
 	s, ctx := m.h.Other, m.h.ctx
 	claimed, err := s.Claim(ctx, persistence.ClaimRequest{IDs: some, Scenes: []string{scene, "scene.b"}, Token: uuid.NewString(), By: "stranger", Lease: time.Hour})
 	want(t, "claimed", len(claimed), 0)
@@ -91,8 +97,8 @@ func (m *machine) stranger(t *rapid.T) {
 	for _, task := range m.live() {
 		results = append(results, result(persistence.Claim{ID: task.row.ID, Token: task.row.ClaimToken}, retry.StatusFailed))
 	}
-	ended, err := s.Expire(ctx, results)
-	want(t, "ended", len(ended), 0)
+	over, err := s.Expire(ctx, results)
+	want(t, "ended", len(over), 0)
 	want(t, "error", err, nil)
 	_, err = s.Operate(ctx, persistence.Action{Verb: persistence.Cancel, ID: some[0], Actor: "bob"})
 	want(t, "not found", errors.Is(err, retry.ErrNotFound), true)

@@ -39,10 +39,10 @@ func (m *machine) insert(t *rapid.T) {
 	m.settle(t)
 }
 
-// newTask draws a task, or one that is there once more.
+// newTask draws a task, or one once more that is there or was.
 func (m *machine) newTask(t *rapid.T, limit time.Duration) persistence.NewTask {
 	if live := m.live(); len(live) > 0 && (len(live) >= maxTasks || rapid.IntRange(0, 4).Draw(t, "again") == 0) {
-		row := one(t, "given again", live).row
+		row := one(t, "given again", m.tasks).row
 		return persistence.NewTask{ID: row.ID, Scene: row.Scene, Key: row.Key, Args: row.Args, ContentType: row.ContentType}
 	}
 	fresh, err := m.h.Store.NextIDs(m.h.ctx, 1)

@@ -186,17 +186,29 @@ func (m *machine) within(t *rapid.T, what string, got, least, most time.Duration
 	}
 }
 
-// pick draws some of the tasks, perhaps one twice. Without any it makes one.
-func (m *machine) pick(t *rapid.T) []*modelTask {
+// pick draws some of the tasks, perhaps one twice: mostly of those that the call is about, where there are any. Without
+// any task it makes one.
+func (m *machine) pick(t *rapid.T, about func(*modelTask) bool) []*modelTask {
 	if len(m.live()) == 0 {
 		m.insert(t)
 	}
+	from := m.live()
+	some := slices.DeleteFunc(m.live(), func(t *modelTask) bool { return !about(t) })
+	if len(some) > 0 && rapid.IntRange(0, 3).Draw(t, "others too") > 0 {
+		from = some
+	}
 	var out []*modelTask
-	for _, i := range rapid.SliceOfN(rapid.IntRange(0, len(m.live())-1), 1, 3).Draw(t, "tasks") {
-		out = append(out, m.live()[i])
+	for _, i := range rapid.SliceOfN(rapid.IntRange(0, len(from)-1), 1, 3).Draw(t, "tasks") {
+		out = append(out, from[i])
 	}
 	return out
 }
+
+func anyTask(*modelTask) bool { return true }
+
+func waits(t *modelTask) bool { return t.row.Status == retry.StatusWait }
+
+func ended(t *modelTask) bool { return t.row.Status.Terminal() }
 
 // one draws one of some things, by its place, which reads better in the log of a failed run.
 func one[T any](t *rapid.T, label string, of []T) T {
@@ -214,7 +226,7 @@ func ids(tasks []*modelTask) []int64 {
 // claims draws a claim of each of some tasks: mostly the right one.
 func (m *machine) claims(t *rapid.T) []persistence.Claim {
 	var out []persistence.Claim
-	for _, task := range m.pick(t) {
+	for _, task := range m.pick(t, (*modelTask).held) {
 		c := persistence.Claim{ID: task.row.ID, Token: task.row.ClaimToken}
 		switch kind := rapid.SampledFrom([]string{"right", "right", "right", "stale", "foreign", "unknown"}).Draw(t, "token"); kind {
 		case "stale":

@@ -61,7 +61,8 @@ func (m *model) insert(n persistence.NewTask, id int64) persistence.Inserted {
 	if n.Event != nil {
 		t.note(persistence.Event{To: n.Status, Reason: n.Event.Reason, Class: n.Event.Class, Error: n.LastError}, n.Event)
 	}
-	m.tasks = append(m.tasks, t)
+	// A task that was removed and is given again is a new one: no journal row of the old is left.
+	m.tasks = append(slices.DeleteFunc(m.tasks, func(old *modelTask) bool { return old.row.ID == id }), t)
 	return told(n.Status)
 }
 

@@ -28,7 +28,7 @@ func (m *machine) wakesAre(t *rapid.T, got []persistence.Wake, tasks []*modelTas
 }
 
 func (m *machine) findWakes(t *rapid.T) {
-	some := ids(m.pick(t))
+	some := ids(m.pick(t, waits))
 	var got []persistence.Wake
 	m.call(t, func(s persistence.Store) (err error) {
 		got, err = s.Wakes(m.h.ctx, some)
@@ -48,7 +48,7 @@ func (m *machine) undispatched(t *rapid.T) {
 }
 
 func (m *machine) redispatch(t *rapid.T) {
-	some := ids(m.pick(t))
+	some := ids(m.pick(t, waits))
 	d := rapid.SampledFrom([]time.Duration{0, soon}).Draw(t, "in")
 	var got []persistence.Wake
 	m.call(t, func(s persistence.Store) (err error) {
@@ -59,7 +59,7 @@ func (m *machine) redispatch(t *rapid.T) {
 }
 
 func (m *machine) undelivered(t *rapid.T) {
-	some := ids(m.pick(t))
+	some := ids(m.pick(t, waits))
 	m.call(t, func(s persistence.Store) error { return s.Undelivered(m.h.ctx, some) })
 	m.model.undelivered(some)
 	m.settle(t)
