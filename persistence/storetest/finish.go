@@ -363,6 +363,23 @@ func expireTests(add adder) {
 		same(h, "events of the renewed", len(h.events(renewed.ID)), 0)
 		same(h, "the renewed one's finish", h.end(renewed, retry.StatusSuccess), true)
 	})
+	// Trap: a lease that is NULL, by whoever's hand, never ends.
+	add("Expire/a lease that is NULL by hand counts as expired", func(h *harness) {
+		consumers := h.held()
+		token := uuid.NewString()
+		in := h.insert(persistence.NewTask{Status: retry.StatusInit, Lease: time.Hour, Token: token})[0]
+		publishers := persistence.Claim{ID: in.ID, Token: token}
+		for _, c := range []persistence.Claim{consumers, publishers} {
+			h.DropLease(h, c.ID)
+			found := h.expired()
+			if len(found) != 1 || found[0].Claim != c {
+				h.Fatalf("found %+v, want task %d", found, c.ID)
+			}
+			same(h, "expired", len(expire(h, result(c, retry.StatusWait))), 1)
+			same(h, "status", h.get(c.ID).Status, retry.StatusWait)
+			same(h, "late finish", h.end(c, retry.StatusSuccess), false)
+		}
+	})
 	add("Expire/leaves other services alone", func(h *harness) {
 		c := h.held()
 		h.DropLease(h, c.ID)

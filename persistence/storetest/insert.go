@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -12,6 +13,22 @@ import (
 )
 
 func insertTests(add adder) {
+	// Trap: a batch of several scenes is stored under the first one's.
+	add("Insert/a batch of several scenes stores each under its own", func(h *harness) {
+		var tasks []persistence.NewTask
+		for _, name := range []string{"z", "a", "m", "a", "z"} { // not in the order in which they are inserted
+			tasks = append(tasks, persistence.NewTask{Scene: name, Key: "k" + strconv.Itoa(len(tasks)), Args: []byte(name)})
+		}
+		for i, in := range h.insert(tasks...) {
+			t := h.get(in.ID)
+			same(h, "scene", t.Scene, tasks[i].Scene)
+			same(h, "key", t.Key, tasks[i].Key)
+			same(h, "arguments", string(t.Args), tasks[i].Scene)
+		}
+		// One key in two scenes is two keys.
+		in := h.insert(persistence.NewTask{Scene: "a", Key: "k0", Args: []byte("x")})[0]
+		same(h, "created", in.Created, true)
+	})
 	add("Insert/stores what was given", func(h *harness) {
 		args := []byte{0, 1, 0xff, '\\', '"', 0, 0xc3, 0x28}
 		headers := map[string]string{"trace": "a\"b\\c", "ключ": "значение"}
