@@ -14,7 +14,14 @@ import (
 
 // The broker takes no messages and does not read what publishers send.
 func TestAlarm(t *testing.T) {
-	alarm := testenv.Alarm(t)
+	server := testenv.NewServer(t, testenv.ServerConfig{})
+	server.Use(t)
+	for _, r := range []testenv.Resource{testenv.Memory, testenv.Disk} {
+		t.Run(string(r), func(t *testing.T) { testAlarm(t, server, r) })
+	}
+}
+
+func testAlarm(t *testing.T, server *testenv.Server, r testenv.Resource) {
 	first, second := open(t, amqpconn.Config{URL: testenv.AMQPURL(t)}), open(t, amqpconn.Config{URL: testenv.AMQPURL(t)})
 	consuming := open(t, amqpconn.Config{URL: testenv.AMQPURL(t), Heartbeat: time.Second})
 	publishers := []*amqpconn.Session{session(t, first), session(t, second)}
@@ -23,7 +30,7 @@ func TestAlarm(t *testing.T) {
 		works(t, s)
 		testenv.Closed(t, time.Second, "not blocked", s.Unblocked())
 	}
-	alarm(true)
+	server.Alarm(r, true)
 	for _, s := range publishers {
 		ch, err := s.OpenChannel(t.Context(), nil)
 		if err != nil {
@@ -45,7 +52,7 @@ func TestAlarm(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if st := first.State(); !st.Connected || st.Blocked != "low on memory" || st.BlockedSince.IsZero() {
+	if st := first.State(); !st.Connected || st.Blocked != "low on "+string(r) || st.BlockedSince.IsZero() {
 		t.Errorf("%+v", st)
 	}
 	closeWithin(t, first, 10*time.Second, 2*time.Second)
@@ -55,7 +62,7 @@ func TestAlarm(t *testing.T) {
 	if _, err := reader.OpenChannel(ctx, nil); err != nil || reader.Blocked() != "" {
 		t.Error(err, reader.Blocked())
 	}
-	alarm(false)
+	server.Alarm(r, false)
 	testenv.Closed(t, 10*time.Second, "the alarm is over", publishers[1].Unblocked())
 	works(t, publishers[1])
 	if st := second.State(); st.Generation != 1 || st.Blocked != "" || !st.BlockedSince.IsZero() {

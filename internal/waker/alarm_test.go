@@ -12,7 +12,14 @@ import (
 
 // The broker takes no messages, and does not read what publishers send.
 func TestAlarm(t *testing.T) {
-	alarm := testenv.Alarm(t)
+	server := testenv.NewServer(t, testenv.ServerConfig{})
+	server.Use(t)
+	for _, r := range []testenv.Resource{testenv.Memory, testenv.Disk} {
+		t.Run(string(r), func(t *testing.T) { testAlarm(t, server, r) })
+	}
+}
+
+func testAlarm(t *testing.T, server *testenv.Server, r testenv.Resource) {
 	service := testenv.Service(t)
 	ch, exchange := bare(t, service)
 	q := queue(t, ch, exchange, "#", nil)
@@ -21,7 +28,7 @@ func TestAlarm(t *testing.T) {
 	other, otherFailed := start(t, Config{Conn: connect(t, amqpconn.Config{Name: service + " other"}), Service: service, Patience: 300 * time.Millisecond})
 	works(t, w)
 	works(t, other)
-	alarm(true)
+	server.Alarm(r, true)
 
 	// What is sent before the broker says so gets no confirm; the rest is not sent.
 	begin := time.Now()
@@ -42,7 +49,7 @@ func TestAlarm(t *testing.T) {
 		t.Errorf("Enqueue took %v", took)
 	}
 	testenv.Eventually(t, 10*time.Second, func() bool { return failed.count() == 10_000 }, "all are reported")
-	if !errors.Is(failed.last(), ErrUnavailable) || !strings.Contains(failed.last().Error(), "memory") {
+	if !errors.Is(failed.last(), ErrUnavailable) || !strings.Contains(failed.last().Error(), string(r)) {
 		t.Error(failed.last())
 	}
 	// Closing with messages out that are never confirmed.
@@ -52,7 +59,7 @@ func TestAlarm(t *testing.T) {
 		t.Errorf("%d reported", n)
 	}
 
-	alarm(false)
+	server.Alarm(r, false)
 	works(t, w)
 	if conn.State().Generation != 1 {
 		t.Error("the connection was all right")
