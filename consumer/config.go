@@ -85,6 +85,7 @@ const (
 	EventSubmitted  EventKind = "submitted"  // a task from the submit queue was stored, or was there
 	EventUnknown    EventKind = "unknown"    // a task of a scene that this build does not know
 	EventReleased   EventKind = "released"   // a claim was handed back
+	EventHealed     EventKind = "healed"     // queues that the broker had lost were made anew, see topology.Heal
 )
 
 // Event is one thing that happened.

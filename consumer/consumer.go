@@ -54,6 +54,7 @@ type Consumer struct {
 	paused  chan bool     // the claimer tells the receiver to unsubscribe, or subscribe again; as acks
 
 	lastDeclared time.Time // the reaper's goroutine's, see declareAgain
+	healed       int       // the generation of publishConn after whose start queues were healed; as lastDeclared
 	unknownNext  time.Time // the claimer's, see unknownPace
 	unknownSaid  map[string]time.Time
 	unknownDelay time.Duration // these are constants that tests shorten
@@ -223,7 +224,7 @@ func (c *Consumer) start(ctx context.Context) error {
 	c.publishConn = publish
 	session, err := c.conn.Session(waitCtx)
 	if err == nil && c.cfg.Declare {
-		err = topology.Declare(waitCtx, session.Connection, topology.Config{Service: c.cfg.Service, Kind: c.cfg.Kind})
+		err = topology.Declare(waitCtx, session.Connection, c.topology())
 		c.declared = err == nil
 		if c.declared {
 			c.lastDeclared = time.Now()

@@ -31,6 +31,7 @@ type ack struct {
 // done. It alone touches the channel.
 func (c *Consumer) receive(ctx context.Context, prefetch int) {
 	paused, said := false, false
+	var pause pause
 	for generation := 1; ; generation++ {
 		for paused {
 			select {
@@ -40,6 +41,7 @@ func (c *Consumer) receive(ctx context.Context, prefetch int) {
 			case <-c.acks: // of a channel that is gone
 			}
 		}
+		began := time.Now()
 		var err error
 		paused, err = c.subscribe(ctx, generation, prefetch)
 		if ctx.Err() != nil {
@@ -49,14 +51,14 @@ func (c *Consumer) receive(ctx context.Context, prefetch int) {
 			c.log.Warn("subscription lost, trying again", "error", err)
 		}
 		said = err != nil && !errors.Is(err, errSubscribed)
-		pause := time.After(200 * time.Millisecond)
+		over := time.After(pause.after(time.Since(began)))
 		for wait := err != nil; wait; {
 			select {
 			case <-ctx.Done():
 				return
 			case paused = <-c.paused:
 			case <-c.acks:
-			case <-pause:
+			case <-over:
 				wait = false
 			}
 		}

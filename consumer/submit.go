@@ -30,8 +30,9 @@ var errStoreAway = errors.New("postgres is away")
 // not replaced before Postgres is back.
 func (c *Consumer) submitLoop(ctx, work context.Context) {
 	said, declare := false, false
-	pause := 200 * time.Millisecond
+	var pause pause
 	for {
+		began := time.Now()
 		err := c.takeSubmissions(ctx, work, declare)
 		if ctx.Err() != nil {
 			return
@@ -46,14 +47,11 @@ func (c *Consumer) submitLoop(ctx, work context.Context) {
 			})
 		}
 		declare = c.cfg.Declare && missing(err)
-		if said = !errors.Is(err, errSubscribed); !said {
-			pause = 200 * time.Millisecond
-		}
+		said = !errors.Is(err, errSubscribed)
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(pause):
-			pause = min(2*pause, 5*time.Second)
+		case <-time.After(pause.after(time.Since(began))):
 		}
 	}
 }

@@ -82,8 +82,12 @@ func missing(err error) bool {
 	return errors.Is(err, errQueueGone) || errors.As(err, &ae) && ae.Code == amqp.NotFound
 }
 
+func (c *Consumer) topology() topology.Config {
+	return topology.Config{Service: c.cfg.Service, Kind: c.cfg.Kind}
+}
+
 func (c *Consumer) declare(ctx context.Context, session *amqpconn.Session) error {
-	err := topology.Declare(ctx, session.Connection, topology.Config{Service: c.cfg.Service, Kind: c.cfg.Kind})
+	err := topology.Declare(ctx, session.Connection, c.topology())
 	if err != nil {
 		return fmt.Errorf("declare topology: %w", err)
 	}
@@ -101,4 +105,23 @@ func (s *subscription) close() error {
 	case <-time.After(2 * time.Second):
 		return errors.New("close channel: the broker does not answer")
 	}
+}
+
+// The pauses between subscriptions. A queue that the broker has lost (see topology.Heal) ends each one at once, and the
+// whole connection, which others use too.
+const (
+	shortestPause = 200 * time.Millisecond
+	longestPause  = 5 * time.Second
+)
+
+// pause is how long to wait before the next subscription. The zero value is ready to use.
+type pause time.Duration
+
+// after returns the pause after a subscription that lasted so long: each is twice the one before, until one has
+// lasted longer than the longest pause.
+func (p *pause) after(lasted time.Duration) time.Duration {
+	if *p = min(2*max(*p, pause(shortestPause)/2), pause(longestPause)); lasted > longestPause {
+		*p = pause(shortestPause)
+	}
+	return time.Duration(*p)
 }

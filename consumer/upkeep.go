@@ -143,22 +143,47 @@ func (c *Consumer) publish(ctx context.Context, wakes []persistence.Wake) ([]boo
 // declareEvery is how often the elected reaper's process makes the topology anew.
 const declareEvery = time.Minute
 
+// healTimeout bounds topology.Heal, which waits for confirms that do not come.
+const healTimeout = 15 * time.Second
+
 // declareAgain makes what somebody deleted under us, unless that was looked at less than
 // every ago. A missing delay or due exchange ends no subscription, and what a delay queue holds
-// for a missing one waits in silence. Only the reaper's goroutine calls it.
+// for a missing one waits in silence. After each reconnect it looks at once, and also heals queues
+// that the broker lost: that happens when a broker is killed, which ends connections.
+//
+// It uses the publishing connection, which a queue that cannot be subscribed to does not end.
+// Only the reaper's goroutine calls it.
 func (c *Consumer) declareAgain(ctx context.Context, every time.Duration) {
-	if !c.cfg.Declare || time.Since(c.lastDeclared) < every {
+	session := c.publishConn.Live()
+	if !c.cfg.Declare || session == nil || session.Blocked() != "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	session, err := c.conn.Session(ctx)
-	if err == nil {
-		err = c.declare(ctx, session)
+	anew := session.Generation != c.healed
+	if !anew && time.Since(c.lastDeclared) < every {
+		return
 	}
+	declaring, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err := c.declare(declaring, session)
 	if c.lastDeclared = time.Now(); err != nil {
 		c.log.Warn("could not declare the topology again", "error", err)
+		return
 	}
+	if !anew {
+		return
+	}
+	healing, cancel := context.WithTimeout(ctx, healTimeout)
+	defer cancel()
+	queues, err := topology.Heal(healing, session.Connection, c.topology())
+	if len(queues) > 0 {
+		c.log.Error("the broker had lost queues, which were made anew; the scan sends their wake-ups again", "queues", queues)
+		c.cfg.OnEvent(Event{Kind: EventHealed})
+	}
+	if err != nil {
+		c.log.Warn("could not look for queues that the broker lost", "error", err)
+		return
+	}
+	c.healed = session.Generation
 }
 
 // depth is the reaper's look at the backlog.

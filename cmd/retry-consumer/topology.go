@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -19,7 +20,7 @@ const topologyTime = 2 * time.Minute
 
 func (a *app) topologyCommand() *cobra.Command {
 	return group("topology", "Show, make or check what the service owns on RabbitMQ",
-		a.topologyPlanCommand(), a.topologyDeclareCommand(), a.topologyVerifyCommand())
+		a.topologyPlanCommand(), a.topologyDeclareCommand(), a.topologyVerifyCommand(), a.topologyHealCommand())
 }
 
 func topologyConfig(s settings.Settings) topology.Config {
@@ -68,6 +69,33 @@ func (a *app) topologyDeclareCommand() *cobra.Command {
 				p := &printer{w: a.out}
 				p.line("%d exchanges, %d queues and %d bindings of %s are there", len(plan.Exchanges), len(plan.Queues), len(plan.Bindings), s.Service)
 				return p.err
+			})
+		},
+	}
+}
+
+func (a *app) topologyHealCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "heal", Short: "Make queues of wake-ups anew that the broker lists and has lost", Args: cobra.NoArgs,
+		Long: "Make queues of wake-ups anew that the broker lists and has lost, as after kill -9 right after their declaration.\n" +
+			"Consumers that declare do this by themselves after each reconnect. No task is lost: the scan sends the wake-ups again.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := settings.Load(varService, varAMQP)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), topologyTime)
+			defer cancel()
+			return withBroker(ctx, s, "topology", func(conn *amqp.Connection) error {
+				queues, err := topology.Heal(ctx, conn, topologyConfig(s))
+				p := &printer{w: a.out}
+				for _, q := range queues {
+					p.line("made anew: %s", q)
+				}
+				if err == nil && len(queues) == 0 {
+					p.line("no queue of wake-ups of %s is lost", s.Service)
+				}
+				return errors.Join(err, p.err)
 			})
 		},
 	}
