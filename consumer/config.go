@@ -10,9 +10,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/spillway-mq/spillway/internal/mask"
+	"github.com/spillway-mq/spillway/internal/amqpconn"
 	"github.com/spillway-mq/spillway/persistence"
 	"github.com/spillway-mq/spillway/reaper"
 	"github.com/spillway-mq/spillway/retry"
@@ -139,9 +138,8 @@ func (c Config) check() error {
 	} else if own, ok := c.Store.(interface{ Service() string }); ok && own.Service() != c.Service {
 		bad("store", own.Service(), "the store of service "+c.Service)
 	}
-	if _, err := amqp.ParseURI(c.AMQPURL); err != nil {
-		// Not err's text, which repeats pieces of the URL, and with them of the password.
-		bad("amqp url", mask.URL(c.AMQPURL), "like amqp://user:password@host:5672/vhost")
+	if err := amqpconn.Check(c.AMQPURL, c.TLS); err != nil {
+		errs = append(errs, err)
 	}
 	if c.ScanInterval < 0 {
 		bad("scan interval", c.ScanInterval, "0 (the default) or more")

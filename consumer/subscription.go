@@ -39,7 +39,7 @@ func (c *Consumer) subscribeTo(ctx context.Context, session *amqpconn.Session, q
 		}
 		var err error
 		if s.msgs, err = ch.Consume(queue, c.cfg.Name, false, false, false, false, nil); err != nil {
-			return fmt.Errorf("subscribe to %s: %w", queue, err)
+			return fmt.Errorf("subscribe to %s: %w", queue, amqpconn.Refused(err, "read"))
 		}
 		return nil
 	})

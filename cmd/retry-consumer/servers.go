@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/spillway-mq/spillway/internal/amqpconn"
 	"github.com/spillway-mq/spillway/internal/settings"
 	"github.com/spillway-mq/spillway/persistence"
 	"github.com/spillway-mq/spillway/topology"
@@ -71,20 +71,7 @@ func ping(ctx context.Context, store *persistence.Postgres) error {
 
 // dialBroker connects to RabbitMQ once. Close the connection.
 func dialBroker(ctx context.Context, s settings.Settings, purpose string) (*amqp.Connection, error) {
-	properties := amqp.NewConnectionProperties()
-	properties.SetClientConnectionName(fmt.Sprintf("spillway %s %s", s.Service, purpose))
-	conn, err := amqp.DialConfig(s.AMQPURL, amqp.Config{
-		Heartbeat: 10 * time.Second, Locale: "en_US", Properties: properties,
-		Dial: func(network, address string) (net.Conn, error) {
-			d := net.Dialer{Timeout: reachTime}
-			c, err := d.DialContext(ctx, network, address)
-			if err != nil {
-				return nil, err
-			}
-			// Until the handshake is over; the client then sets and lifts read deadlines by itself.
-			return c, c.SetDeadline(time.Now().Add(reachTime))
-		},
-	})
+	conn, err := amqpconn.Dial(ctx, amqpconn.Config{URL: s.AMQPURL, Name: fmt.Sprintf("spillway %s %s", s.Service, purpose), DialTimeout: reachTime})
 	if err != nil {
 		return nil, fmt.Errorf("reach rabbitmq: %w (%s)", err, varAMQP)
 	}

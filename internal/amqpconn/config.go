@@ -9,7 +9,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/spillway-mq/spillway/internal/mask"
 	"github.com/spillway-mq/spillway/retry"
 )
 
@@ -18,34 +17,36 @@ const (
 	DefaultHeartbeat    = 10 * time.Second
 	DefaultDialTimeout  = 10 * time.Second
 	DefaultWriteTimeout = 10 * time.Second
-	DefaultMinBackoff   = 100 * time.Millisecond
+	DefaultMinBackoff   = 500 * time.Millisecond
 	DefaultMaxBackoff   = 5 * time.Second
 )
 
 // Config of a Conn.
 type Config struct {
-	// URL of the broker, amqp:// or amqps://. Required. A heartbeat or
-	// connection_timeout in it goes before the ones below.
+	// URL of the broker, amqp:// or amqps://; see ParseURL for several addresses, among
+	// which each Conn has an order of its own. Required. A heartbeat or
+	// connection_timeout in it goes before the ones below; cacertfile, certfile,
+	// keyfile and server_name_indication are for amqps.
 	URL string
 	// Name is shown in the broker's list of connections. Empty: spillway host/pid.
 	Name string
-	// TLS of amqps URLs. nil: the system's roots.
+	// TLS of amqps URLs. nil: what the URL's files say, and else the system's roots.
 	TLS *tls.Config
 	// Heartbeat finds silent brokers, in whole seconds from 1 s: one and a half of
 	// it without a byte ends the connection. A broker may ask for less. Zero:
 	// DefaultHeartbeat.
 	Heartbeat time.Duration
-	// DialTimeout bounds connecting, TLS and AMQP handshake together. Zero:
-	// DefaultDialTimeout.
+	// DialTimeout bounds connecting, TLS and AMQP handshake together, for each address.
+	// Zero: DefaultDialTimeout.
 	DialTimeout time.Duration
 	// WriteTimeout bounds one write to the socket; a write that takes longer ends
 	// the connection. The client library has no bound of its own, so that a broker
 	// that does not read would hold a caller for ever. Zero: DefaultWriteTimeout.
 	WriteTimeout time.Duration
-	// MinBackoff and MaxBackoff bound the pause before a new dial. The bound doubles
-	// from one to the other, and the pause is a random part of it, so that
-	// the processes of a fleet do not come back at the same moment. Zero:
-	// DefaultMinBackoff and DefaultMaxBackoff.
+	// MinBackoff and MaxBackoff bound the pause before a new round of dials, one for
+	// each address. The bound doubles from one to the other, and the pause is a random
+	// part of it, so that the processes of a fleet do not come back at the same moment.
+	// Zero: DefaultMinBackoff and DefaultMaxBackoff.
 	MinBackoff, MaxBackoff time.Duration
 	// Logger. nil: slog.Default.
 	Logger *slog.Logger
@@ -74,13 +75,25 @@ func (c Config) withDefaults(uri amqp.URI) Config {
 	return c
 }
 
-// check returns the parsed URL, or a *retry.FieldError that shows no password.
-func (c Config) check() (amqp.URI, error) {
-	uri, err := amqp.ParseURI(c.URL)
+// Check returns what New would say of a URL and of Config.TLS.
+func Check(url string, secure *tls.Config) error {
+	_, _, err := Config{URL: url, TLS: secure}.check()
+	return err
+}
+
+// check returns the addresses and what they share, or a *retry.FieldError that shows
+// no password.
+func (c Config) check() ([]string, amqp.URI, error) {
+	addresses, err := ParseURL(c.URL)
 	if err != nil {
-		// Not err's text: it holds pieces of the URL, and with them of the password.
-		return uri, retry.NewFieldError("amqp url", mask.URL(c.URL),
-			"like amqp://user:password@host:5672/vhost or amqps://… (percent-encode what is special in a password)")
+		return nil, amqp.URI{}, err
+	}
+	uri, err := amqp.ParseURI(addresses[0])
+	if err == nil {
+		_, err = tlsConfig(uri, c.TLS)
+	}
+	if err != nil {
+		return nil, uri, err
 	}
 	for _, d := range []struct {
 		field string
@@ -91,10 +104,10 @@ func (c Config) check() (amqp.URI, error) {
 		{"amqp min backoff", c.MinBackoff, 1}, {"amqp max backoff", c.MaxBackoff, max(c.MinBackoff, 1)},
 	} {
 		if d.value != 0 && d.value < d.least {
-			return uri, retry.NewFieldError(d.field, d.value, fmt.Sprintf("0 (the default) or at least %v", d.least))
+			return nil, uri, retry.NewFieldError(d.field, d.value, fmt.Sprintf("0 (the default) or at least %v", d.least))
 		}
 	}
-	return uri, nil
+	return addresses, uri, nil
 }
 
 // Process names this process for people: host/pid.

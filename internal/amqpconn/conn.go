@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"sync"
 	"time"
 
@@ -41,7 +40,9 @@ const (
 type State struct {
 	Connected    bool
 	Since        time.Time // of the connection, or of its loss
+	Address      string    // host:port of the connection, or of the last one; empty: there was none yet
 	Generation   int       // counts connections; zero: there was none yet
+	Reconnects   int       // connections after the first
 	Blocked      string    // the broker's reason, while it takes no messages
 	BlockedSince time.Time // zero while not blocked
 	Failures     int       // dials that failed since the last connection
@@ -53,6 +54,7 @@ type State struct {
 type Conn struct {
 	cfg    Config
 	log    *slog.Logger
+	order  []string           // the addresses as URLs, the next one first; the supervisor's
 	cancel context.CancelFunc // ends the supervisor
 	hurry  chan struct{}      // closed when Close has no more time
 	ended  chan struct{}      // closed when the supervisor is gone
@@ -68,14 +70,16 @@ type Conn struct {
 // New checks cfg and starts the supervisor. It does not wait for the broker. The
 // error is a *retry.FieldError that shows no password.
 func New(cfg Config) (*Conn, error) {
-	uri, err := cfg.check()
+	addresses, uri, err := cfg.check()
 	if err != nil {
 		return nil, err
 	}
 	cfg = cfg.withDefaults(uri)
+	// The processes of a fleet spread over the nodes.
+	rand.Shuffle(len(addresses), func(i, j int) { addresses[i], addresses[j] = addresses[j], addresses[i] })
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Conn{
-		cfg: cfg, cancel: cancel, hurry: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{}),
+		cfg: cfg, order: addresses, cancel: cancel, hurry: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{}),
 		log: cfg.Logger.With("connection", cfg.Name), state: State{Since: time.Now()},
 	}
 	go c.supervise(ctx)
@@ -161,14 +165,15 @@ func (c *Conn) notify() {
 }
 
 func (c *Conn) up(s *Session) {
+	address := s.RemoteAddr().String()
 	c.mu.Lock()
 	outage, failures := time.Since(c.state.Since), c.state.Failures
 	c.session = s
 	c.state.Connected, c.state.Since, c.state.Generation, c.state.Failures, c.state.Permanent = true, s.since, s.Generation, 0, false
+	c.state.Address, c.state.Reconnects = address, s.Generation-1
 	c.notify()
 	c.mu.Unlock()
-	c.log.Info("connected to the broker", "generation", s.Generation, "address", s.RemoteAddr().String(),
-		"after", outage.Round(time.Millisecond), "failures", failures)
+	c.log.Info("connected to the broker", "generation", s.Generation, "address", address, "reconnects", s.Generation-1, "after", outage.Round(time.Millisecond), "failures", failures)
 }
 
 func (c *Conn) down(s *Session, err error) {
@@ -204,9 +209,9 @@ func (c *Conn) failed(err *DialError) {
 // supervise is the supervisor.
 func (c *Conn) supervise(ctx context.Context) {
 	defer close(c.ended)
-	bound := c.cfg.MinBackoff
+	bound, failed := c.cfg.MinBackoff, 0 // failed: addresses of this round
 	for generation := 1; ctx.Err() == nil; {
-		conn, w, err := c.dial(ctx)
+		conn, w, err := c.cfg.dial(ctx, c.order[0])
 		if ctx.Err() == nil && err != nil {
 			c.failed(err)
 		}
@@ -219,6 +224,12 @@ func (c *Conn) supervise(ctx context.Context) {
 			// A connection that did not last counts as a failure: a broker that
 			// throws us out at once must not be hammered.
 		}
+		// What failed last is tried last, so that a node that is down costs a dial once.
+		c.order = append(c.order[1:len(c.order):len(c.order)], c.order[0])
+		if failed++; err != nil && failed < len(c.order) {
+			continue
+		}
+		failed = 0
 		pause := time.NewTimer(rand.N(bound) + 1)
 		select {
 		case <-ctx.Done():
@@ -304,43 +315,4 @@ func (c *Conn) goodbye(s *Session) {
 	case <-c.hurry:
 	case <-late.C:
 	}
-}
-
-// dial connects once.
-func (c *Conn) dial(ctx context.Context) (*amqp.Connection, *wire, *DialError) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
-	defer cancel()
-	var w *wire
-	unbind := func() bool { return true }
-	props := amqp.NewConnectionProperties()
-	props["product"] = "spillway"
-	props.SetClientConnectionName(c.cfg.Name)
-	conn, err := amqp.DialConfig(c.cfg.URL, amqp.Config{
-		Heartbeat: c.cfg.Heartbeat, Properties: props,
-		TLSClientConfig: c.cfg.TLS.Clone(), // the library writes into it
-		Dial: func(network, addr string) (net.Conn, error) {
-			d := net.Dialer{KeepAlive: keepAlive}
-			nc, err := d.DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			w = &wire{Conn: nc, writeTimeout: c.cfg.WriteTimeout}
-			// A listener that says nothing, or half of what it should, ends here.
-			unbind = context.AfterFunc(ctx, func() { _ = nc.Close() })
-			return w, nil
-		},
-	})
-	if !unbind() && err == nil { // too late by a hair: the socket is closed
-		err = ctx.Err()
-	}
-	if err != nil {
-		if w != nil {
-			_ = w.Close() // the library leaves it open after some failures
-		}
-		return nil, nil, explain(ctx, c.cfg.URL, c.cfg.DialTimeout, w, err)
-	}
-	// What was agreed on, which may be less than we asked for. As in the library:
-	// the broker sends every half heartbeat, so this is three missing in a row.
-	w.setSilence(conn.Config.Heartbeat * 3 / 2)
-	return conn, w, nil
 }

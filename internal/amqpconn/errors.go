@@ -6,6 +6,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"strings"
+	"syscall"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -78,9 +80,16 @@ func explain(ctx context.Context, url string, timeout time.Duration, w *wire, er
 	var host x509.HostnameError
 	var cert x509.CertificateInvalidError
 	var record tls.RecordHeaderError
+	var alert tls.AlertError
 	switch {
 	case w != nil && ctx.Err() != nil:
 		e.Err = fmt.Errorf("no complete handshake within %v: %w", timeout, ctx.Err())
+	case errors.As(err, &alert), w != nil && strings.Contains(err.Error(), "remote error: tls:"):
+		e.Permanent, e.Hint = true, "the broker refuses ours: check the certificates"
+	case w != nil && strings.HasPrefix(url, "amqps:") && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)):
+		// With TLS 1.3 a broker refuses our certificate after the handshake, and its word can
+		// get lost with the connection. One that goes down looks the same.
+		e.Hint = "the broker hung up; if it asks for a client certificate, check the certificates"
 	case errors.Is(err, amqp.ErrCredentials):
 		// The library says so for whatever ends the connection while it logs in. A
 		// broker that refuses hangs up after some seconds, without a word, because the

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"errors"
 	"log/slog"
 	"net/url"
 	"reflect"
@@ -9,8 +10,8 @@ import (
 	"unicode"
 
 	"github.com/kelseyhightower/envconfig"
-	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/spillway-mq/spillway/internal/amqpconn"
 	"github.com/spillway-mq/spillway/internal/mask"
 	"github.com/spillway-mq/spillway/persistence"
 	"github.com/spillway-mq/spillway/retry"
@@ -56,7 +57,17 @@ func Load(required ...string) (Settings, error) {
 		case decodeField(v.Field(i), f, isSet) != nil:
 			problems = append(problems, f.wrong(value))
 		case isSet && !s.allows(f.name):
-			problems = append(problems, f.wrong(value))
+			problem := f.wrong(value)
+			if f.name == "SPILLWAY_AMQP_URL" { // it knows which part is wrong, and shows no password
+				var fe *retry.FieldError
+				if errors.As(amqpconn.Check(value, nil), &fe) {
+					problem.Allowed = fe.Allowed
+					if fe.Field != "amqp url" {
+						problem.Value, problem.Allowed = fe.Value, fe.Allowed+" ("+fe.Field+")"
+					}
+				}
+			}
+			problems = append(problems, problem)
 		}
 	}
 	if len(problems) > 0 {
@@ -93,8 +104,7 @@ func (s *Settings) allows(name string) bool {
 	case "SPILLWAY_POSTGRES_MAX_CONNS":
 		return s.PostgresMaxConns >= 1 && s.PostgresMaxConns <= 10_000
 	case "SPILLWAY_AMQP_URL":
-		_, err := amqp.ParseURI(s.AMQPURL)
-		return err == nil
+		return amqpconn.Check(s.AMQPURL, nil) == nil
 	case "SPILLWAY_MANAGEMENT_URL":
 		u, err := url.Parse(s.ManagementURL)
 		return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""

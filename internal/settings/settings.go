@@ -20,7 +20,7 @@ type Settings struct {
 	PostgresSchema   string `envconfig:"SPILLWAY_POSTGRES_SCHEMA" default:"spillway" allowed:"1 to 63 characters of a-z, 0-9 and _, not beginning with a digit or pg_" desc:"the schema that holds Spillway's tables"`
 	PostgresMaxConns int    `envconfig:"SPILLWAY_POSTGRES_MAX_CONNS" default:"10" allowed:"a whole number from 1 to 10000" desc:"most connections to Postgres of this process"`
 
-	AMQPURL       string `envconfig:"SPILLWAY_AMQP_URL" secret:"true" allowed:"like amqp://user:password@host:5672/vhost or amqps://… (percent-encode what is special in a password)" desc:"where RabbitMQ is"`
+	AMQPURL       string `envconfig:"SPILLWAY_AMQP_URL" secret:"true" allowed:"like amqp://user:password@host:5672/vhost or amqps://…, with commas between several hosts of one cluster (percent-encode what is special in a password)" desc:"where RabbitMQ is; several hosts and TLS: see operations.md"`
 	ManagementURL string `envconfig:"SPILLWAY_MANAGEMENT_URL" secret:"true" allowed:"like http://user:password@host:15672" desc:"RabbitMQ's management API, for topology verify; optional"`
 	QueueKind     string `envconfig:"SPILLWAY_QUEUE_KIND" default:"quorum" allowed:"quorum or classic" desc:"type of the queues: quorum or classic"`
 

@@ -104,7 +104,7 @@ func (c *channel) unconfirmed() error {
 	case errors.As(err, &ae) && ae.Server && ae.Code == amqp.NotFound:
 		return fmt.Errorf("%w: %w", ErrUnroutable, err)
 	default:
-		return fmt.Errorf("%w: %w", ErrUnconfirmed, err)
+		return fmt.Errorf("%w: %w", ErrUnconfirmed, amqpconn.Refused(err, "write"))
 	}
 }
 

@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -107,4 +108,60 @@ func management(t testing.TB, method, url string) *http.Response {
 		t.Fatalf("management api: %v", err)
 	}
 	return res
+}
+
+// User makes a user of the broker with these permissions in the virtual host of server, and
+// returns server's URL with it. The user is gone when the test ends.
+func User(t testing.TB, server, configure, write, read string) string {
+	t.Helper()
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal("the server's url cannot be parsed")
+	}
+	vhost := "/"
+	if len(u.Path) > 1 {
+		vhost = u.Path[1:]
+	}
+	name := Service(t)
+	base := ManagementURL(t)
+	put := func(path string, body any) {
+		t.Helper()
+		text, err := json.Marshal(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodPut, base+path, bytes.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Close = true
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatalf("management api: %v", err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode >= 300 {
+			t.Fatalf("management api: PUT %s: %s", path, res.Status)
+		}
+	}
+	put("/api/users/"+name, map[string]string{"password": "restricted", "tags": ""})
+	t.Cleanup(func() {
+		req, err := http.NewRequest(http.MethodDelete, base+"/api/users/"+name, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		req.Close = true
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Errorf("management api: %v", err)
+			return
+		}
+		_ = res.Body.Close()
+	})
+	put("/api/permissions/"+url.PathEscape(vhost)+"/"+name, map[string]string{"configure": configure, "write": write, "read": read})
+	u.User = url.UserPassword(name, "restricted")
+	return u.String()
 }

@@ -88,7 +88,7 @@ func (c *channel) cause() error {
 		}
 	}
 	if c.why != nil {
-		c.died = time.Now()
+		c.why, c.died = amqpconn.Refused(c.why, "write"), time.Now()
 	}
 	return c.why
 }
