@@ -43,6 +43,7 @@ type Consumer struct {
 	scenes map[string]*scene
 	known  []string // names of scenes
 
+	connsMu     sync.Mutex     // over the setting of conn and publishConn, which Connections may ask for
 	declared    bool           // the topology, at the start; the receiver's from then on
 	conn        *amqpconn.Conn // for consuming, and the reaper's look at the backlog
 	publishConn *amqpconn.Conn // the waker's: a blocked publisher must not hold up acks
@@ -212,16 +213,19 @@ func (c *Consumer) start(ctx context.Context) error {
 		}
 		return fmt.Errorf("postgres: %w: %w", ErrUnreachable, err)
 	}
-	if c.conn, err = c.connect("consume"); err != nil {
+	consume, err := c.connect("consume")
+	if err != nil {
 		return err
 	}
 	publish, err := c.connect("publish")
 	if err != nil {
-		return errors.Join(err, c.conn.Close(ctx))
+		return errors.Join(err, consume.Close(ctx))
 	}
+	c.connsMu.Lock()
+	c.conn, c.publishConn = consume, publish
+	c.connsMu.Unlock()
 	c.waker = waker.New(waker.Config{Conn: publish, Service: c.cfg.Service, OnFail: c.undelivered, Logger: c.log})
 	c.parker = submit.NewSender(submit.SenderConfig{Conn: publish, Exchange: c.names.Dead()})
-	c.publishConn = publish
 	session, err := c.conn.Session(waitCtx)
 	if err == nil && c.cfg.Declare {
 		err = topology.Declare(waitCtx, session.Connection, c.topology())
@@ -250,6 +254,24 @@ func (c *Consumer) connect(purpose string) (*amqpconn.Conn, error) {
 	return amqpconn.New(amqpconn.Config{
 		URL: c.cfg.AMQPURL, TLS: c.cfg.TLS, Name: "spillway " + c.cfg.Service + " " + purpose + " " + c.cfg.Name, Logger: c.log,
 	})
+}
+
+// ConnectionState is a snapshot of a connection to the broker: Connected and Since (when it
+// came or was lost), Address, Generation (connections so far), Reconnects, Blocked (the
+// broker's reason for taking no messages) and BlockedSince, and of failed dials in a row
+// Failures, LastError and Permanent (a setting looks wrong).
+type ConnectionState = amqpconn.State
+
+// Connections returns how the two connections to the broker are: the one that wake-ups are
+// taken from and the one that they are published on. Zero before Run connects. It may be
+// called concurrently.
+func (c *Consumer) Connections() (consume, publish ConnectionState) {
+	c.connsMu.Lock()
+	defer c.connsMu.Unlock()
+	if c.conn != nil {
+		consume, publish = c.conn.State(), c.publishConn.State()
+	}
+	return consume, publish
 }
 
 func (c *Consumer) closeConns() error {

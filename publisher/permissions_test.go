@@ -31,6 +31,9 @@ func TestPermissions(t *testing.T) {
 	t.Parallel()
 	var user string
 	f := newFallback(t, restricted(t, "(delay|submit)", &user))
+	if st := f.pub.Connection(); !st.Connected || st.Generation != 1 || st.Reconnects != 0 || st.Address != f.broker.Addr() {
+		t.Errorf("%+v", st)
+	}
 	gone(f.postgres)
 	if r, err := f.pub.Enqueue(t.Context(), publisher.Task{Scene: "s"}); err != nil || !r.Submitted {
 		t.Errorf("Enqueue: %+v, %v", r, err)

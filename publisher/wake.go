@@ -87,6 +87,16 @@ func (p *Publisher) wakeInserted(tasks []persistence.NewTask, in []persistence.I
 	p.wakes.send(list)
 }
 
+// ConnectionState is a snapshot of a connection to the broker: Connected and Since (when it
+// came or was lost), Address, Generation (connections so far), Reconnects, Blocked (the
+// broker's reason for taking no messages) and BlockedSince, and of failed dials in a row
+// Failures, LastError and Permanent (a setting looks wrong).
+type ConnectionState = amqpconn.State
+
+// Connection returns how the connection to the broker is. It may be called concurrently, and
+// also after Close.
+func (p *Publisher) Connection() ConnectionState { return p.wakes.conn.State() }
+
 // Wake publishes the wake-ups of tasks that EnqueueTx stored, and is called after
 // the caller's commit with the ids of its Results. It returns once they are
 // queued. Ids of tasks that do not wait (not committed, or already done) are passed

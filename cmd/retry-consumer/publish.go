@@ -68,9 +68,16 @@ func (a *app) publishCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.withStore(cmd.Context(), s, func(store *persistence.Postgres) error {
-				return a.publish(cmd.Context(), s, store, f.output, task, scenes)
-			})
+			store, err := openStore(s, a.logger(s))
+			if err != nil {
+				return err
+			}
+			defer func() { _ = store.Close() }()
+			// A server that is away is no reason to give up: the submit queue takes the task.
+			if err := checkStore(cmd.Context(), store); err != nil && (!isUnreachable(err) || cmd.Context().Err() != nil) {
+				return err
+			}
+			return a.publish(cmd.Context(), s, store, f.output, task, scenes)
 		},
 	}
 	outputFlag(c, &f.output)
@@ -149,7 +156,10 @@ func (a *app) publish(ctx context.Context, s settings.Settings, store persistenc
 	if closeErr := a.closePublisher(p); closeErr != nil && err == nil {
 		_, _ = fmt.Fprintf(a.err, "retry-consumer: warning: the task is recorded, but its wake-up was not published in time; the scan will find it: %v\n", closeErr)
 	}
-	if err != nil && !errors.Is(err, retry.ErrKeyConflict) {
+	switch {
+	case errors.Is(err, retry.ErrNotRecorded): // postgres was away, and the submit queue did not help
+		return &exitError{code: exitUnreachable, err: fmt.Errorf("%w (%s)", err, varDSN)}
+	case err != nil && !errors.Is(err, retry.ErrKeyConflict):
 		return err
 	}
 	if err != nil {

@@ -30,7 +30,7 @@ var parameters = map[string]bool{
 func ParseURL(raw string) ([]string, error) {
 	bad := func(allowed string) error { return retry.NewFieldError("amqp url", mask.URL(raw), allowed) }
 	scheme, rest, ok := strings.Cut(raw, "://")
-	if !ok || scheme != "amqp" && scheme != "amqps" {
+	if !ok || scheme != "amqp" && scheme != "amqps" || strings.Contains(rest, "://") { // a list of hosts, not of URLs
 		return nil, bad(Allowed)
 	}
 	end := strings.IndexAny(rest, "/?#")
