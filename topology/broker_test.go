@@ -277,3 +277,35 @@ func TestDeclareAtOnce(t *testing.T) {
 		expect(t, verify(t, conn, env(t, "SPILLWAY_MANAGEMENT_URL"), cfg))
 	})
 }
+
+// Who looks into a queue takes messages and puts them back. That must not wear them out.
+func TestLookingLosesNothing(t *testing.T) {
+	conn := dial(t)
+	cfg := declared(t, conn, topology.Quorum)
+	for _, queue := range []string{cfg.Names().Parked(), cfg.Names().Unrouted()} {
+		ch := channel(t, conn)
+		if err := ch.Confirm(false); err != nil {
+			t.Fatal(err)
+		}
+		confirm, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{Body: []byte("keep me")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := confirm.WaitContext(testContext(t)); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		for i := range 60 {
+			look := channel(t, conn)
+			wait(t, fmt.Sprintf("look %d into %s", i, queue), func() bool {
+				_, ok, err := look.Get(queue, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return ok
+			})
+			if err := look.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

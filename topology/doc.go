@@ -39,9 +39,17 @@
 // are in the declaration: without them the tiers would not work. Tunables are
 // left to operator policies, because arguments cannot be changed without a new
 // queue: max-length and max-length-bytes of `ready`, `submit`, `parked` and
-// `unrouted`; delivery-limit (none before RabbitMQ 4.0, 20 from it on);
-// consumer-timeout; queue-leader-locator. Policies must not touch the delay
-// queues: Verify reports those that do.
+// `unrouted`; delivery-limit of `ready` and `submit` (none before RabbitMQ 4.0,
+// 20 from it on); consumer-timeout; queue-leader-locator. Policies must not touch
+// the delay queues: Verify reports those that do.
+//
+// In `parked` and `unrouted` the delivery limit is structural. People look into
+// these queues, each look is a delivery that is put back, and a quorum queue
+// drops what was delivered more often than its limit allows, since there is no
+// dead-letter exchange behind these two. So it is declared, as a number that is
+// never reached. Leaving it out means 20 on RabbitMQ 4.0 to 4.2, and -1 means no
+// limit from 4.0 on but "drop what comes back" before. Of argument and policy the
+// lower counts: Verify reports policies with a delivery-limit there.
 //
 // Quorum queues that dead-letter do so at least once, which needs overflow
 // reject-publish. It also makes a length limit on `ready` push back into the

@@ -86,8 +86,8 @@ func (p *Plan) addEnds(cfg Config) {
 		Exchange{n.Due(), "topic", alternate, "where a delay ends"},
 	)
 	p.Queues = append(p.Queues,
-		Queue{n.Unrouted(), cfg.arguments(nil), "must stay empty: an alarm if not"},
-		Queue{n.Parked(), cfg.arguments(nil), "cannot be handled as a message: for a person"},
+		Queue{n.Unrouted(), cfg.forPeople(), "must stay empty: an alarm if not"},
+		Queue{n.Parked(), cfg.forPeople(), "cannot be handled as a message: for a person"},
 		Queue{n.Submit(), cfg.deadLetterTo(n.Dead(), nil), "whole tasks to be inserted"},
 		Queue{n.Ready(), cfg.deadLetterTo(n.Dead(), nil), "due wake-ups: consumers read here"},
 	)
@@ -158,6 +158,21 @@ func (c Config) arguments(extra Arguments) Arguments {
 		args[k] = v
 	}
 	return args
+}
+
+// manyLooks is the delivery limit of queues that people look into: never reached. It has to be a number: without one RabbitMQ
+// 4.0 takes 20, and -1 means none there, but on 3.x that the first look is the last.
+const manyLooks int64 = 1_000_000_000
+
+// forPeople returns the arguments of a queue whose messages wait for a person.
+// Each look puts the messages back, which a quorum queue counts, and it has no
+// dead-letter exchange: over the limit they would be gone. Classic queues do not
+// count.
+func (c Config) forPeople() Arguments {
+	if c.Kind == Classic {
+		return c.arguments(nil)
+	}
+	return c.arguments(Arguments{"x-delivery-limit": manyLooks})
 }
 
 // deadLetterTo returns the arguments of a queue that dead-letters to exchange.

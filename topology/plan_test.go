@@ -241,13 +241,18 @@ func TestPlanShape(t *testing.T) {
 			atLeastOnce != (q.Arguments["x-overflow"] == "reject-publish") {
 			t.Errorf("%s: %v", q.Name, q.Arguments)
 		}
+		// Where people look, and nowhere else. -1 would be no limit from RabbitMQ 4.0 on, and lose what is put back before.
+		limit, limited := q.Arguments["x-delivery-limit"]
+		if looked := q.Name == names.Parked() || q.Name == names.Unrouted(); limited != looked || limited && limit.(int64) < 1_000_000 {
+			t.Errorf("%s: %v", q.Name, q.Arguments)
+		}
 		if _, ok := q.Arguments["x-expires"]; ok {
 			t.Errorf("%s expires", q.Name)
 		}
 	}
 	classic, _ := topology.NewPlan(topology.Config{Service: "orders", Kind: topology.Classic})
 	for _, q := range classic.Queues {
-		for _, arg := range []string{"x-dead-letter-strategy", "x-overflow"} {
+		for _, arg := range []string{"x-dead-letter-strategy", "x-overflow", "x-delivery-limit"} {
 			if _, ok := q.Arguments[arg]; ok {
 				t.Errorf("classic %s has %s", q.Name, arg)
 			}

@@ -10,7 +10,7 @@ import (
 )
 
 // Why a policy's key is dangerous: on any queue of ours, on those that
-// consumers read, and on the delay queues. For numbers the broker takes the
+// consumers read, on those that people look into, and on the delay queues. For numbers the broker takes the
 // lower of argument and policy, so a policy can shorten a level.
 var (
 	dangerAnywhere = map[string]string{
@@ -18,6 +18,9 @@ var (
 	}
 	dangerWhenRead = map[string]string{
 		"message-ttl": "messages that wait longer are dead-lettered unseen",
+	}
+	dangerWhenLookedAt = map[string]string{
+		"delivery-limit": "each look counts as a delivery, and what was looked at more often is dropped",
 	}
 	dangerInDelay = map[string]string{
 		"message-ttl":             "a lower TTL wakes tasks early",
@@ -100,6 +103,8 @@ func (v *verifier) checkPolicyList(vhost, kind string, list []apiPolicy) {
 			dangers = append(dangers, dangerInDelay)
 		case q.Name == names.Ready(), q.Name == names.Submit():
 			dangers = append(dangers, dangerWhenRead)
+		case v.cfg.Kind == Quorum: // parked and unrouted
+			dangers = append(dangers, dangerWhenLookedAt)
 		}
 		check(KindQueue, q.Name, []string{"all", "queues", string(v.cfg.Kind) + "_queues"}, dangers...)
 	}

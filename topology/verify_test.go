@@ -231,7 +231,7 @@ func TestVerify(t *testing.T) {
 			"pattern": `^spillway\.v1\.` + cfg.Service + `\.`, "apply-to": "queues", "priority": -1, "definition": map[string]any{"expires": 1000000},
 		})
 		harmless := setPolicy(t, conn, "policies", cfg.Service+"-high", map[string]any{
-			"pattern": `^spillway\.v1\.` + cfg.Service + `\.`, "apply-to": "queues", "priority": 0, "definition": map[string]any{"delivery-limit": 20},
+			"pattern": `^spillway\.v1\.` + cfg.Service + `\.(delay\.|ready|submit)`, "apply-to": "queues", "priority": 0, "definition": map[string]any{"delivery-limit": 20},
 		})
 		danger := setPolicy(t, conn, "operator-policies", cfg.Service, map[string]any{
 			"pattern": `^spillway\.v1\.` + cfg.Service + `\.delay\.1[23]`, "apply-to": "queues", "definition": map[string]any{"message-ttl": 5000},
@@ -239,13 +239,24 @@ func TestVerify(t *testing.T) {
 		alternate := setPolicy(t, conn, "policies", cfg.Service+"-ae", map[string]any{
 			"pattern": `^spillway\.v1\.` + cfg.Service + `\.delay$`, "apply-to": "exchanges", "definition": map[string]any{"alternate-exchange": "amq.fanout"},
 		})
-		expect(t, verify(t, conn, management, cfg),
-			topology.Difference{Problem: topology.ProblemPolicy, Name: names.Delay(), Property: "alternate-exchange", Got: "amq.fanout by policy"},
-			topology.Difference{Problem: topology.ProblemPolicy, Name: names.Level(12), Property: "message-ttl", Got: "5000 by operator policy"},
-			topology.Difference{Problem: topology.ProblemPolicy, Name: names.Level(13), Property: "message-ttl", Got: "5000 by operator policy"})
+		looks := setPolicy(t, conn, "policies", cfg.Service+"-looks", map[string]any{ // drops what was looked at too often
+			"pattern": `^spillway\.v1\.` + cfg.Service + `\.(parked|unrouted)$`, "apply-to": "queues", "priority": 0, "definition": map[string]any{"delivery-limit": 20},
+		})
+		var limits []topology.Difference
+		if kind == topology.Quorum {
+			for _, name := range []string{names.Unrouted(), names.Parked()} {
+				limits = append(limits, topology.Difference{Problem: topology.ProblemPolicy, Name: name, Property: "delivery-limit", Got: "20 by policy"})
+			}
+		}
+		expect(t, verify(t, conn, management, cfg), append([]topology.Difference{
+			{Problem: topology.ProblemPolicy, Name: names.Delay(), Property: "alternate-exchange", Got: "amq.fanout by policy"}},
+			append(limits,
+				topology.Difference{Problem: topology.ProblemPolicy, Name: names.Level(12), Property: "message-ttl", Got: "5000 by operator policy"},
+				topology.Difference{Problem: topology.ProblemPolicy, Name: names.Level(13), Property: "message-ttl", Got: "5000 by operator policy"})...)...)
 		tunables()
 		hidden()
 		harmless()
+		looks()
 		danger()
 		alternate()
 		expect(t, verify(t, conn, management, cfg))
