@@ -238,7 +238,7 @@ func (c *Consumer) parkRefused(work context.Context, sub *subscription, batch []
 			continue
 		}
 		c.log.Error("submitted message is not taken, parked", "queue", sub.queue, "message_id", retry.CutString(s.MessageId, 80), "bytes", len(s.Body), "reason", s.refuse)
-		if p, ok := submit.Park(&s.Delivery, s.refuse); ok {
+		if p, ok := submit.Park(&s.Delivery, s.refuse, time.Now()); ok {
 			list, refused = append(list, p), append(refused, s)
 		} else {
 			reject[s] = errors.New("its headers leave no room for the reason")

@@ -112,7 +112,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{code: exitUsage, err: err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
-		a.versionCommand(), a.configCommand(), a.migrateCommand(), a.topologyCommand(), a.serveCommand(), a.publishCommand(), a.tasksCommand(), a.explainCommand(),
+		a.versionCommand(), a.configCommand(), a.migrateCommand(), a.topologyCommand(), a.serveCommand(), a.publishCommand(), a.tasksCommand(), a.explainCommand(), a.dlxCommand(),
 		a.demoCommand(), a.demoWorker(),
 	)
 	usageErrors(root)

@@ -18,18 +18,26 @@ func outputFlag(c *cobra.Command, output *string) {
 
 // print writes v as JSON, or as the text that table makes.
 func (a *app) print(output string, v any, table func(*printer)) error {
-	switch output {
-	case "json":
+	if err := checkOutput(output); err != nil {
+		return err
+	}
+	if output == "json" {
 		enc := json.NewEncoder(a.out)
 		enc.SetIndent("", "  ")
 		enc.SetEscapeHTML(false)
 		return enc.Encode(v)
-	case "table":
-		p := &printer{w: a.out}
-		table(p)
-		return p.err
 	}
-	return usageError("--output: %q is not allowed: must be table or json", output)
+	p := &printer{w: a.out}
+	table(p)
+	return p.err
+}
+
+// checkOutput checks the flag for commands that change something before they print.
+func checkOutput(output string) error {
+	if output != "table" && output != "json" {
+		return usageError("--output: %q is not allowed: must be table or json", output)
+	}
+	return nil
 }
 
 // printer writes text and keeps the first error.

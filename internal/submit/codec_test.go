@@ -73,7 +73,7 @@ func TestForeignClients(t *testing.T) {
 		"texts":               {Headers: amqp.Table{"spillway-scene": "s", "spillway-delay": "5", "spillway-deadline": "6"}, Body: []byte("1")},
 		"the rest is theirs":  {Headers: amqp.Table{"spillway-scene": "s", "x-other": amqp.Table{}, "b3": int32(1)}, ContentEncoding: "UTF-8", ContentType: "application/json; charset=utf-8", Body: []byte("1")},
 		"other content":       {Headers: amqp.Table{"spillway-scene": "s"}, ContentType: "text/csv", Body: []byte("a;b")},
-		"parked once":         {Headers: amqp.Table{"spillway-scene": "s", "spillway-reason": "old"}, Body: []byte("1")},
+		"parked once":         {Headers: amqp.Table{"spillway-scene": "s", "spillway-reason": "old", "spillway-parked-at": int64(1)}, Body: []byte("1")},
 	} {
 		m, err := submit.Decode(d, 10)
 		if err != nil || m.Scene != "s" || m.MessageID != "" || m.Passed(time.Now()) != 0 {
@@ -148,8 +148,8 @@ func TestParkedMessage(t *testing.T) {
 		MessageId: "m", ContentType: "c", CorrelationId: "co", UserId: "guest", Expiration: "5", Body: []byte("body"),
 		Headers: amqp.Table{"spillway-scene": "No", "mine": int32(1), "x-mine": "y", "x-death": []any{}, "x-first-death-queue": "q", "x-delivery-count": int64(3), "CC": []any{"a"}},
 	})
-	p, ok := submit.Park(d, errors.Join(errors.New("one"), errors.New("two")))
-	want := amqp.Table{"spillway-scene": "No", "mine": int32(1), "x-mine": "y", "spillway-reason": "one; two"}
+	p, ok := submit.Park(d, errors.Join(errors.New("one"), errors.New("two")), time.UnixMilli(1_800_000_000_123))
+	want := amqp.Table{"spillway-scene": "No", "mine": int32(1), "x-mine": "y", "spillway-reason": "one; two", "spillway-parked-at": int64(1_800_000_000_123)}
 	if !ok || !reflect.DeepEqual(p.Headers, want) {
 		t.Errorf("%v %v", ok, p.Headers)
 	}
@@ -157,7 +157,7 @@ func TestParkedMessage(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	d.Headers["mine"] = strings.Repeat("x", 100<<10)
-	if _, ok := submit.Park(d, errors.New("x")); ok {
+	if _, ok := submit.Park(d, errors.New("x"), time.Now()); ok {
 		t.Error("headers that leave no room")
 	}
 }

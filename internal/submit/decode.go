@@ -21,10 +21,10 @@ import (
 var earliest = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // known are the headers that a message may have. A parked one that is sent again has its reason
-// still.
+// and its time still.
 var known = []string{
 	HeaderScene, HeaderKey, HeaderDelay, HeaderDeadline, HeaderWorkflow, HeaderHeaders, HeaderSent,
-	HeaderID, HeaderBy, HeaderClass, HeaderError, HeaderElapsed, HeaderRetryAfter, HeaderCalls, HeaderNote, HeaderReason,
+	HeaderID, HeaderBy, HeaderClass, HeaderError, HeaderElapsed, HeaderRetryAfter, HeaderCalls, HeaderNote, HeaderReason, HeaderParkedAt,
 }
 
 // Decode reads a message whose body has at most limit bytes. The error is every

@@ -32,7 +32,8 @@ const (
 	HeaderNote       = "spillway-note"        // what became of them, for people
 
 	// What a parked message has besides.
-	HeaderReason = "spillway-reason" // why it was parked
+	HeaderReason   = "spillway-reason"    // why it was parked
+	HeaderParkedAt = "spillway-parked-at" // when, since 1970
 )
 
 // ContentJSON is the content type of a message that names none.
