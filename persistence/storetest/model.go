@@ -18,7 +18,8 @@ type model struct {
 	horizon   time.Duration
 	now       span // of the last call
 	tasks     []*modelTask
-	workflows map[string]span // when their deadlines are
+	workflows map[string]span  // when their deadlines are
+	messages  map[string]int64 // taken from the submit queue, and their tasks
 }
 
 // modelTask is a row as it should be.

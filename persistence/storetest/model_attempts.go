@@ -96,8 +96,9 @@ func (m *machine) claimAgain(t *rapid.T) {
 	}
 }
 
-func (m *machine) renew(t *rapid.T) {
-	claims := m.claims(t)
+func (m *machine) renew(t *rapid.T) { m.renewThese(t, m.claims(t)) }
+
+func (m *machine) renewThese(t *rapid.T, claims []persistence.Claim) {
 	var got []persistence.Claim
 	m.call(t, func(s persistence.Store) (err error) {
 		got, err = s.Renew(m.h.ctx, 2*time.Hour, claims)
@@ -225,7 +226,11 @@ func (m *machine) expire(t *rapid.T) {
 	}
 	switch rapid.SampledFrom([]string{"nothing", "nothing", "renewed", "claimed anew"}).Draw(t, "meanwhile") {
 	case "renewed":
-		m.renew(t)
+		var late []persistence.Claim // the holders come back after the scan
+		for _, e := range m.seen {
+			late = append(late, e.Claim)
+		}
+		m.renewThese(t, late)
 	case "claimed anew":
 		m.reclaim(t, one(t, "which", m.seen))
 	}

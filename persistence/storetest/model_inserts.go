@@ -39,6 +39,33 @@ func (m *machine) insert(t *rapid.T) {
 	m.settle(t)
 }
 
+// submit takes a message with a task, mostly one of the few whose ids come again.
+func (m *machine) submit(t *rapid.T) {
+	limit := rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "deadline")
+	sub := persistence.Submission{MessageID: rapid.SampledFrom([]string{"", "m", "m", "n"}).Draw(t, "message"), Task: m.newTask(t, limit)}
+	sub.Task.ReuseKey = rapid.Bool().Draw(t, "reuse keys")
+	var got []persistence.Submitted
+	again := false
+	m.call(t, func(s persistence.Store) error {
+		var err error
+		if got, err = s.Submit(m.h.ctx, []persistence.Submission{sub}); err != nil && s == m.lossy {
+			// A transaction is not run again by the driver, but the message comes again.
+			again = true
+			got, err = s.Submit(m.h.ctx, []persistence.Submission{sub})
+		}
+		return err
+	})
+	want(t, "answers", len(got), 1)
+	_, before := m.messages[sub.MessageID]
+	expect := m.model.submit(sub, got[0].ID)
+	if again && !before && got[0].Repeated {
+		// The first one was committed, and only its answer was lost.
+		expect = m.model.submit(sub, got[0].ID)
+	}
+	want(t, "submitted", got[0], expect)
+	m.settle(t)
+}
+
 // newTask draws a task, or one once more that is there or was.
 func (m *machine) newTask(t *rapid.T, limit time.Duration) persistence.NewTask {
 	if live := m.live(); len(live) > 0 && (len(live) >= maxTasks || rapid.IntRange(0, 4).Draw(t, "again") == 0) {

@@ -46,7 +46,7 @@ func modelTests(add adder) {
 			}
 			failed = true // until the end is reached: what failed is run again, to shrink it
 			h.Empty(h)
-			m.model = &model{horizon: h.Horizon, workflows: map[string]span{}}
+			m.model = &model{horizon: h.Horizon, workflows: map[string]span{}, messages: map[string]int64{}}
 			m.last, m.results, m.released, m.seen, m.wakes = persistence.ClaimRequest{}, nil, nil, nil, nil
 			m.now.to = h.Now(h)
 			t.Repeat(m.actions())
@@ -79,6 +79,7 @@ func (m *machine) actions() map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"":               m.check,
 		"insert":         m.insert,
+		"submit":         m.submit,
 		"claim":          m.claim,
 		"claim again":    m.claimAgain,
 		"renew":          m.renew,

@@ -66,6 +66,26 @@ func (m *model) insert(n persistence.NewTask, id int64) persistence.Inserted {
 	return told(n.Status)
 }
 
+// submit is the rule of Submit for one message: one that was taken before stores nothing, whatever became of its task. id is
+// what the store answered.
+func (m *model) submit(sub persistence.Submission, id int64) persistence.Submitted {
+	n := sub.Task
+	if taken, ok := m.messages[sub.MessageID]; ok && sub.MessageID != "" {
+		out := persistence.Submitted{Inserted: persistence.Inserted{ID: taken}, Repeated: true}
+		if t := m.find(taken); t != nil {
+			out.Status = t.row.Status
+			out.Conflict = t.row.Scene != n.Scene || !bytes.Equal(t.row.Args, n.Args) || t.row.ContentType != n.ContentType
+			out.Repeated = !out.Conflict
+		}
+		return out
+	}
+	out := persistence.Submitted{Inserted: m.insert(n, id)}
+	if !out.Conflict && sub.MessageID != "" {
+		m.messages[sub.MessageID] = out.ID // one that conflicts was not taken
+	}
+	return out
+}
+
 // due makes the task due in d. The scan takes it some time after that, or, where it is beyond the horizon, when it
 // comes within.
 func (t *modelTask) due(m *model, d time.Duration) {

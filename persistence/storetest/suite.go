@@ -129,7 +129,7 @@ func Postgres(t testing.TB) Fixture {
 		},
 		Empty: func(t testing.TB) {
 			t.Helper()
-			for _, table := range []string{"task", "retry_event", "workflow"} {
+			for _, table := range []string{"task", "retry_event", "workflow", "submission"} {
 				if _, err := s.DB().ExecContext(t.Context(), `DELETE FROM `+schema+`.`+table); err != nil {
 					t.Fatalf("empty %s: %v", table, err)
 				}
