@@ -198,14 +198,19 @@ func (m *machine) expired(t *rapid.T) {
 	m.settle(t)
 }
 
-// reclaim lets the holder end its attempt after all, and another begin the next, whose lease runs out too.
+// reclaim lets the holder end its attempt after all, or hand it back, and another begin the next, whose lease runs out too.
 func (m *machine) reclaim(t *rapid.T, e persistence.Expired) {
 	task := m.find(e.ID)
 	if task == nil || !task.held() || task.row.ClaimToken != e.Token {
 		return
 	}
-	m.results = []persistence.Result{m.result(t, e.Claim)}
-	m.finishAgain(t)
+	if task.row.Status == retry.StatusExecuting && rapid.IntRange(0, 3).Draw(t, "ends") > 0 {
+		m.released = []persistence.Claim{e.Claim} // so that it is due for certain
+		m.releaseAgain(t)
+	} else {
+		m.results = []persistence.Result{m.result(t, e.Claim)}
+		m.finishAgain(t)
+	}
 	m.last = persistence.ClaimRequest{IDs: []int64{e.ID}, Scenes: []string{e.Scene}, Token: uuid.NewString(), By: "another", Lease: time.Hour}
 	m.claimAgain(t)
 	if task.held() {
@@ -216,7 +221,9 @@ func (m *machine) reclaim(t *rapid.T, e persistence.Expired) {
 // expire ends claims that a scan found, perhaps a while ago, as the reaper decides.
 func (m *machine) expire(t *rapid.T) {
 	if len(m.seen) == 0 || rapid.Bool().Draw(t, "scan first") {
-		if task := m.pick(t, (*modelTask).held)[0]; task.held() && task.row.LeaseUntil != nil {
+		if task := m.pick(t, (*modelTask).held)[0]; rapid.IntRange(0, 3).Draw(t, "no lease") == 0 {
+			m.dropLeaseOf(t, task)
+		} else if task.held() && task.row.LeaseUntil != nil {
 			m.shift(t, task, LeaseUntil)
 		}
 		m.expired(t)
@@ -224,7 +231,7 @@ func (m *machine) expire(t *rapid.T) {
 	if len(m.seen) == 0 {
 		t.Skip("nothing was found")
 	}
-	switch rapid.SampledFrom([]string{"nothing", "nothing", "renewed", "claimed anew"}).Draw(t, "meanwhile") {
+	switch rapid.SampledFrom([]string{"nothing", "nothing", "renewed", "claimed anew", "claimed anew"}).Draw(t, "meanwhile") {
 	case "renewed":
 		var late []persistence.Claim // the holders come back after the scan
 		for _, e := range m.seen {
@@ -232,7 +239,7 @@ func (m *machine) expire(t *rapid.T) {
 		}
 		m.renewThese(t, late)
 	case "claimed anew":
-		m.reclaim(t, one(t, "which", m.seen))
+		m.reclaim(t, m.seen[0]) // one that is ended below in any case
 	}
 	some := m.seen[:rapid.IntRange(1, len(m.seen)).Draw(t, "so many")]
 	results := make([]persistence.Result, len(some))

@@ -12,8 +12,13 @@ import (
 )
 
 func (m *machine) operate(t *rapid.T) {
-	a := persistence.Action{ID: m.pick(t, anyTask)[0].row.ID, Actor: "ann", Note: "because",
+	a := persistence.Action{Actor: "ann", Note: "because",
 		Verb: rapid.SampledFrom([]persistence.Verb{persistence.Retry, persistence.Retry, persistence.Succeed, persistence.Fail, persistence.Cancel}).Draw(t, "verb")}
+	about := anyTask
+	if a.Verb == persistence.Retry {
+		about = hasPast
+	}
+	a.ID = m.pick(t, about)[0].row.ID
 	var got retry.Task
 	var err error
 	m.call(t, func(s persistence.Store) error {
@@ -48,8 +53,9 @@ func (m *machine) shift(t *rapid.T, task *modelTask, c Column) {
 	m.settle(t)
 }
 
-func (m *machine) dropLease(t *rapid.T) {
-	task := m.pick(t, (*modelTask).held)[0]
+func (m *machine) dropLease(t *rapid.T) { m.dropLeaseOf(t, m.pick(t, (*modelTask).held)[0]) }
+
+func (m *machine) dropLeaseOf(t *rapid.T, task *modelTask) {
 	m.h.DropLease(m.h, task.row.ID)
 	task.row.LeaseUntil = nil
 	m.settle(t)

@@ -209,6 +209,9 @@ func anyTask(*modelTask) bool { return true }
 
 func waits(t *modelTask) bool { return t.row.Status == retry.StatusWait }
 
+// hasPast: a retry has something to give back.
+func hasPast(t *modelTask) bool { return !t.held() && (t.row.Crashes > 0 || !t.holdsKey) }
+
 func ended(t *modelTask) bool { return t.row.Status.Terminal() }
 
 // one draws one of some things, by its place, which reads better in the log of a failed run.
