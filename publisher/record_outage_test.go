@@ -135,6 +135,38 @@ func TestRecordWhosePostgresStaysAway(t *testing.T) {
 	r.proxy.Accept()
 }
 
+// Trap: a call goes on after its lease was lost in an outage, and its result is written over what was decided meanwhile.
+func TestRecordWhoseLeaseIsLostDuringTheCall(t *testing.T) {
+	t.Parallel()
+	r := newRecording(t, func(c *publisher.Config) { c.Lease, c.RecordTimeout = time.Second, 5*time.Second })
+	err := r.Record(t.Context(), publisher.Task{Scene: "s", Key: "k"}, func(ctx context.Context) error {
+		testenv.Eventually(t, 20*time.Second, func() bool {
+			got, ok := r.task()
+			return ok && got.LeaseUntil.Sub(got.CreatedAt) > 3*time.Second
+		}, "the call outlives a few leases")
+		r.proxy.Refuse()
+		r.proxy.Cut()
+		r.expires()
+		r.proxy.Accept()
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Second):
+			t.Error("the call is not told")
+		}
+		if cause := context.Cause(ctx); !errors.Is(cause, retry.ErrLostClaim) {
+			t.Errorf("cause %v", cause)
+		}
+		return nil
+	})
+	var unsettled *publisher.UnsettledError
+	if !errors.As(err, &unsettled) || unsettled.Outcome != nil || !errors.Is(err, retry.ErrLostClaim) {
+		t.Fatalf("got %v", err)
+	}
+	if got, _ := r.task(); got.ID != unsettled.TaskID || got.Status != retry.StatusManualReview || got.StopReason != retry.ReasonManualReview {
+		t.Errorf("%+v", got)
+	}
+}
+
 // Trap: a record decides by a deadline of its own, though its workflow's was fixed by an earlier task.
 func TestRecordSharesItsWorkflowsDeadline(t *testing.T) {
 	t.Parallel()
