@@ -251,9 +251,13 @@ func (c *Consumer) start(ctx context.Context) error {
 }
 
 func (c *Consumer) connect(purpose string) (*amqpconn.Conn, error) {
-	return amqpconn.New(amqpconn.Config{
+	return amqpconn.New(c.connConfig(purpose))
+}
+
+func (c *Consumer) connConfig(purpose string) amqpconn.Config {
+	return amqpconn.Config{
 		URL: c.cfg.AMQPURL, TLS: c.cfg.TLS, Name: "spillway " + c.cfg.Service + " " + purpose + " " + c.cfg.Name, Logger: c.log,
-	})
+	}
 }
 
 // ConnectionState is a snapshot of a connection to the broker: Connected and Since (when it

@@ -9,6 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/spillway-mq/spillway/internal/amqpconn"
 	"github.com/spillway-mq/spillway/internal/waker"
 	"github.com/spillway-mq/spillway/persistence"
 	"github.com/spillway-mq/spillway/topology"
@@ -144,7 +145,7 @@ func (c *Consumer) publish(ctx context.Context, wakes []persistence.Wake) ([]boo
 const declareEvery = time.Minute
 
 // healTimeout bounds topology.Heal, which waits for confirms that do not come.
-const healTimeout = 15 * time.Second
+const healTimeout = 30 * time.Second
 
 // declareAgain makes what somebody deleted under us, unless that was looked at less than
 // every ago. A missing delay or due exchange ends no subscription, and what a delay queue holds
@@ -174,7 +175,7 @@ func (c *Consumer) declareAgain(ctx context.Context, every time.Duration) {
 	}
 	healing, cancel := context.WithTimeout(ctx, healTimeout)
 	defer cancel()
-	queues, err := topology.Heal(healing, session.Connection, c.topology())
+	queues, err := topology.Heal(healing, func(ctx context.Context) (*amqp.Connection, error) { return amqpconn.Dial(ctx, c.connConfig("heal")) }, c.topology())
 	if len(queues) > 0 {
 		c.log.Error("the broker had lost queues, which were made anew; the scan sends their wake-ups again", "queues", queues)
 		c.cfg.OnEvent(Event{Kind: EventHealed})

@@ -1,6 +1,8 @@
 package topology_test
 
 import (
+	"context"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -23,7 +25,7 @@ func TestHeal(t *testing.T) {
 	}
 	heal := func() []string {
 		t.Helper()
-		queues, err := topology.Heal(t.Context(), conn, cfg)
+		queues, err := topology.Heal(t.Context(), dialer, cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +82,7 @@ func TestHealLeavesAFullQueueAlone(t *testing.T) {
 	broker.Ctl("set_policy", "full", "ready$", `{"max-length":1}`)
 	ch := confirming(t, conn)
 	testenv.Eventually(t, 20*time.Second, func() bool { return !taken(t, ch, "", cfg.Names().Ready(), "one") }, "the queue is full")
-	if got, err := topology.Heal(t.Context(), conn, cfg); err != nil || len(got) > 0 {
+	if got, err := topology.Heal(t.Context(), dialer, cfg); err != nil || len(got) > 0 {
 		t.Errorf("healed %v, %v", got, err)
 	}
 	arrive(t, conn, cfg.Names().Ready(), "one")
@@ -129,4 +131,8 @@ func messages(t *testing.T, conn *amqp.Connection, queue string) int {
 		t.Fatal(err)
 	}
 	return q.Messages
+}
+
+func dialer(context.Context) (*amqp.Connection, error) {
+	return amqp.Dial(os.Getenv("SPILLWAY_AMQP_URL"))
 }

@@ -86,17 +86,15 @@ func (a *app) topologyHealCommand() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), topologyTime)
 			defer cancel()
-			return withBroker(ctx, s, "topology", func(conn *amqp.Connection) error {
-				queues, err := topology.Heal(ctx, conn, topologyConfig(s))
-				p := &printer{w: a.out}
-				for _, q := range queues {
-					p.line("made anew: %s", q)
-				}
-				if err == nil && len(queues) == 0 {
-					p.line("no queue of wake-ups of %s is lost", s.Service)
-				}
-				return errors.Join(err, p.err)
-			})
+			queues, err := topology.Heal(ctx, func(ctx context.Context) (*amqp.Connection, error) { return dialBroker(ctx, s, "topology") }, topologyConfig(s))
+			p := &printer{w: a.out}
+			for _, q := range queues {
+				p.line("made anew: %s", q)
+			}
+			if err == nil && len(queues) == 0 {
+				p.line("no queue of wake-ups of %s is lost", s.Service)
+			}
+			return errors.Join(err, p.err)
 		},
 	}
 }
