@@ -26,7 +26,7 @@ type Job[T any] struct {
 
 // IdempotencyKey names the task to the other side, the same in every attempt.
 func (j *Job[T]) IdempotencyKey() string {
-	return j.Task.Service + "/" + j.Task.Scene + "/" + j.Task.Key
+	return retry.IdempotencyKey(j.Task.Service, j.Task.Scene, j.Task.Key)
 }
 
 // Steps are the handlers of a scene (design, section 6). Only Execute is required.
@@ -38,7 +38,8 @@ func (j *Job[T]) IdempotencyKey() string {
 // the next handler is called: once it took effect nothing is executed again, and a Callback that fails is
 // tried again alone. That needs no Check: a task whose effect is written down goes straight to Callback.
 //
-// Each handler gets a context of its own, with the scene's Timeout. Query and Callback have budgets
+// Each handler gets a context of its own, with the scene's Timeout and the attempt (retry.AttemptOf). Only
+// Execute's has the deadline: to ask about an effect, or to book one, is never too late. Query and Callback have budgets
 // of their own, the scene's QueryPolicy and CallbackPolicy; when one is spent a person looks at the
 // task. An error of Check, Query or Callback means "try again", unless it is permanent;
 // it is never of unknown outcome, so they must be safe to repeat.
@@ -93,6 +94,10 @@ func (h Handler) Scene() retry.Scene { return h.scene }
 // by the scene. It may be called again for the same task, and must return soon after its
 // context is done; context.Cause says why: retry.ErrLostClaim, ErrStopping or
 // a timeout. A panic is an error.
+//
+// A publisher.Do within run calls once and remembers nothing, because the task is tried again as a
+// whole (retry.WithAttempt); retryhttp.Transport tells services that run calls. Enqueue and
+// Record within run are new work, with retries of their own.
 func Handle[T any](scene retry.Scene, run func(ctx context.Context, job *Job[T]) error) Handler {
 	return HandleSteps(scene, Steps[T]{Execute: run})
 }

@@ -23,9 +23,6 @@ func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.Valu
 // errGoexit is a handler that ended its goroutine.
 var errGoexit = errors.New("handler ended its goroutine (runtime.Goexit)")
 
-// errDeadline is an attempt that did not begin.
-var errDeadline = errors.New("the deadline was over before the attempt began")
-
 // begin starts the handler of a claimed task in a goroutine of its own. slot is
 // the scene name that its place was taken for.
 func (c *Consumer) begin(work context.Context, t *persistence.Claimed, slot string, began time.Time) {

@@ -34,8 +34,9 @@ type attempt struct {
 func (a *attempt) through(ctx context.Context) ending {
 	t, steps := a.r.task, a.r.scene.steps
 	phase := t.Phase
+	ctx = retry.WithAttempt(ctx, a.info())
 	if t.Deadline > 0 && t.Elapsed >= t.Deadline {
-		return a.end(phase, retry.Transient(errDeadline))
+		return a.end(phase, retry.Transient(retry.ErrDeadline))
 	}
 	if phase == retry.PhaseCallback {
 		return a.callback(ctx, "")
@@ -67,11 +68,20 @@ func (a *attempt) through(ctx context.Context) ending {
 	return a.execute(ctx)
 }
 
+// info is what handlers' contexts say of the attempt.
+func (a *attempt) info() retry.Attempt {
+	t := a.r.task
+	return retry.Attempt{Number: t.Attempt, Task: t.ID, Service: t.Service, Scene: t.Scene, Key: t.Key}
+}
+
 // execute calls Execute. Where it leaves the outcome open, the other side is asked at once.
 func (a *attempt) execute(ctx context.Context) ending {
 	steps := a.r.scene.steps
 	a.idle = false
-	_, err := call(ctx, a, steps.execute)
+	// The deadline is Execute's alone: to ask about an effect, or to book one, is never too late.
+	info := a.info()
+	info.Deadline = a.deadline
+	_, err := call(retry.WithAttempt(ctx, info), a, steps.execute)
 	if err == nil {
 		return a.booked(ctx, retry.ReasonExecuted, "")
 	}

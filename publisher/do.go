@@ -43,6 +43,13 @@ import (
 // encoded only when the task is stored; what does not encode then is
 // retry.ErrNotRecorded joined with retry.ErrInvalid.
 //
+// Within an attempt (retry.AttemptOf) Do calls once and returns what call did: an
+// error is the attempt's, whose owner tries again. Trying here as well would multiply
+// the calls, and a task of this one's own would go on when the attempt is repeated. That
+// holds in a handler, in the call of another Do or Record, and in an HTTP handler
+// behind retryhttp.Handler. Where the attempt's deadline is over, nothing is
+// called and the error is retry.ErrDeadline, marked as transient.
+//
 // A panic in call goes through Do and nothing is stored: whether it took effect is
 // not known, and the caller's own recovery should see it.
 func (p *Publisher) Do(ctx context.Context, t Task, call func(context.Context) error) error {
@@ -58,7 +65,14 @@ func (p *Publisher) Do(ctx context.Context, t Task, call func(context.Context) e
 		return err
 	}
 	began := time.Now()
-	failed, err := p.try(ctx, s, call)
+	if a, ok := retry.AttemptOf(ctx); ok {
+		if !a.Deadline.IsZero() && !began.Before(a.Deadline) {
+			return retry.Transient(fmt.Errorf("not called: %w", retry.ErrDeadline))
+		}
+		return call(ctx)
+	}
+	a := retry.Attempt{Service: p.cfg.Service, Scene: t.Scene, Key: t.Key, Deadline: began.Add(s.deadline(t))}
+	failed, err := p.try(retry.WithAttempt(ctx, a), s, call)
 	if err == nil || failed.last() == retry.ClassPermanent {
 		return err
 	}
@@ -126,10 +140,7 @@ func (p *Publisher) escalate(ctx context.Context, s *scene, t Task, failed tries
 func (p *Publisher) record(ctx context.Context, s *scene, t Task, failed tries, cause error, elapsed time.Duration) (stored persistence.Inserted, err error) {
 	// The task began with the call, so its time runs since then; its row begins
 	// only now and gets what is left.
-	deadline := t.Deadline
-	if deadline == 0 {
-		deadline = s.rules.Policy.Deadline
-	}
+	deadline := s.deadline(t)
 	t.Deadline = 0
 	task, err := p.prepare(t)
 	if err != nil {

@@ -16,6 +16,9 @@ import (
 // once Postgres is back, exactly once. Postgres is given half of the time until ctx's
 // deadline, at most half of Config.RecordTimeout; the queue gets as much.
 //
+// Within an attempt it is new work as anywhere: give the task a Key, so that an attempt
+// that is repeated does not store it twice.
+//
 // Errors: retry.ErrInvalid, naming every field that is wrong; *ConflictError
 // (retry.ErrKeyConflict) with the holder in the Result; ErrClosed; retry.ErrNotRecorded
 // joined with both reasons, if both servers are away; the store's, if ctx was over

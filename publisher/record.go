@@ -45,6 +45,10 @@ const finishPause = 200 * time.Millisecond
 //	ErrClosed             after Close
 //	ctx's error           ctx was over at the start
 //
+// Record is new work even within an attempt (see Do): its task is stored and goes on by
+// itself. Give it a Key, so that an attempt that is repeated meets the task that it
+// made; its call is then not made again.
+//
 // Record does not use the submit queue: nobody could hold a task under a lease there, so
 // without Postgres the call is not made.
 //
@@ -85,7 +89,8 @@ func (p *Publisher) Record(ctx context.Context, t Task, call func(ctx context.Co
 			_ = p.settle(r, retry.Unknown(errors.New("the call panicked")))
 		}
 	}()
-	r.failed, err = p.try(r.ctx, s, call)
+	a := retry.Attempt{Task: r.claim.ID, Service: p.cfg.Service, Scene: t.Scene, Key: t.Key, Deadline: r.began.Add(r.deadline)}
+	r.failed, err = p.try(retry.WithAttempt(r.ctx, a), s, call)
 	returned = true
 	return p.settle(r, err)
 }

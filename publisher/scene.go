@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/spillway-mq/spillway/retry"
 	"github.com/spillway-mq/spillway/topology"
@@ -23,6 +24,14 @@ type scene struct {
 
 func newScene(s retry.Scene) *scene {
 	return &scene{Scene: s, local: s.Local.WithDefaults(), rules: s.Rules(topology.Grid())}
+}
+
+// deadline of a task that Do calls now.
+func (s *scene) deadline(t Task) time.Duration {
+	if t.Deadline != 0 {
+		return t.Deadline
+	}
+	return s.rules.Policy.Deadline
 }
 
 // scenes finds scenes by name.

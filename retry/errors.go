@@ -25,6 +25,9 @@ var (
 	// ErrInvalid says that the input is wrong; the error is a *FieldError or
 	// several of them joined.
 	ErrInvalid = errors.New("invalid input")
+	// ErrDeadline says that a deadline was over before the work began: nothing was
+	// called or sent.
+	ErrDeadline = errors.New("the deadline was over before it began")
 	// ErrSchema says that the database schema is older or newer than this
 	// binary.
 	ErrSchema = errors.New("schema version does not fit this build")

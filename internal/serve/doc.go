@@ -34,8 +34,8 @@
 // # HTTP handlers
 //
 // The arguments are sent by POST with the task's content type and these headers: Idempotency-Key
-// (service/scene/key, the same for every attempt), Spillway-Task-Id, Spillway-Scene, Spillway-Key, Spillway-Attempt
-// (1, 2, …), Spillway-Unknown (true where an earlier attempt may have taken effect) and Spillway-Deadline (RFC 3339; absent where
+// (service/scene/key, the same for every attempt), those of package retryhttp (Spillway-Task-Id, Spillway-Service,
+// Spillway-Scene, Spillway-Key, Spillway-Attempt, Spillway-Time-Left, Spillway-Timeout), Spillway-Handler, Spillway-Unknown (true where an earlier attempt may have taken effect) and Spillway-Deadline (RFC 3339; absent where
 // there is none). What is not printable ASCII in a key is percent-encoded, and so is %. The task's own headers are sent
 // too, unless they would replace one of these or steer the connection. 2xx is success; everything else is classed by
 // retry.NewHTTPError and Retry-After is kept. Redirects are not followed.

@@ -64,7 +64,7 @@ func TestExecInput(t *testing.T) {
 	got := string(b)
 	for _, want := range []string{
 		`{"a":1}`, dir, "KEPT=yes", "SPILLWAY_TASK_ID=42", "SPILLWAY_SCENE=payment.refund", "SPILLWAY_KEY=ord 7%ü", "SPILLWAY_ATTEMPT=3",
-		"SPILLWAY_UNKNOWN=true", "SPILLWAY_DEADLINE=2026-07-08T08:10:11.5Z", "SPILLWAY_IDEMPOTENCY_KEY=orders/payment.refund/ord 7%ü",
+		"SPILLWAY_UNKNOWN=true", "SPILLWAY_DEADLINE=2096-07-08T08:10:11.5Z", "SPILLWAY_IDEMPOTENCY_KEY=orders/payment.refund/ord 7%ü",
 	} {
 		if !strings.Contains("\n"+got, "\n"+want+"\n") {
 			t.Errorf("%s is missing in:\n%s", want, got)

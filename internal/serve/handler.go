@@ -3,7 +3,6 @@ package serve
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -119,20 +118,6 @@ func deadlineText(t time.Time) string {
 		return ""
 	}
 	return t.UTC().Format(time.RFC3339Nano)
-}
-
-// printable percent-encodes what is not printable ASCII, spaces (HTTP trims them at the ends, so that two keys could
-// become one) and %.
-func printable(s string) string {
-	var b strings.Builder
-	for i := range len(s) {
-		if c := s[i]; c <= ' ' || c > '~' || c == '%' {
-			fmt.Fprintf(&b, "%%%02X", c)
-		} else {
-			b.WriteByte(c)
-		}
-	}
-	return b.String()
 }
 
 // withoutQuery leaves out where secrets tend to be.

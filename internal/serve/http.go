@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/spillway-mq/spillway/retry"
+	"github.com/spillway-mq/spillway/retryhttp"
 )
 
 const (
@@ -27,12 +28,6 @@ const (
 	// maxDrain is how much of an answer is read so that its connection can be used again.
 	maxDrain = 64 << 10
 )
-
-// idempotencyKey is written in lower case on purpose; header names know no case. Under its usual name net/http takes it
-// for leave to repeat a request that was sent on a connection which then broke, without telling anybody. Whether
-// that is safe is for the scene to say, and the repeat has to be an attempt of its own. Requests of which nothing was
-// written yet are still moved to a fresh connection.
-const idempotencyKey = "idempotency-key"
 
 type httpRunner struct {
 	url        *url.URL
@@ -114,12 +109,15 @@ func (r *httpRunner) run(ctx context.Context, c Call) (string, error) {
 	if ct := c.Task.ContentType; ct != "" && headerValue.MatchString(ct) {
 		set("Content-Type", ct)
 	}
-	set(idempotencyKey, printable(c.Key))
-	set("Spillway-Task-Id", strconv.FormatInt(c.Task.ID, 10))
-	set("Spillway-Scene", c.Task.Scene)
-	set("Spillway-Key", printable(c.Task.Key))
+	t := c.Task
+	a := retry.Attempt{Number: c.Attempt, Task: t.ID, Service: t.Service, Scene: t.Scene, Key: t.Key}
+	if r.step == stepExecute {
+		a.Deadline = c.Deadline // to ask or to book is never too late
+	}
+	if err := retryhttp.Set(req, a, true); err != nil {
+		return "", fmt.Errorf("%s: %w", r.target(), err)
+	}
 	set("Spillway-Handler", r.step)
-	set("Spillway-Attempt", strconv.Itoa(c.Attempt))
 	set("Spillway-Unknown", strconv.FormatBool(c.Task.Unknown))
 	if d := deadlineText(c.Deadline); d != "" {
 		set("Spillway-Deadline", d)
@@ -149,7 +147,5 @@ func (r *httpRunner) run(ctx context.Context, c Call) (string, error) {
 		}
 		return word(text), nil
 	}
-	// One byte more than is kept, so that a cut is marked as one.
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, retry.MaxHTTPBody+1))
-	return "", retry.NewHTTPError(resp, string(body), time.Now(), r.idempotent)
+	return "", retryhttp.Error(resp, r.idempotent)
 }

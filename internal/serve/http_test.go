@@ -50,7 +50,7 @@ func call() Call {
 			ID: 42, Service: "orders", Scene: "payment.refund", Key: "ord 7%ü", Args: []byte(`{"a":1}`), ContentType: "application/json", Unknown: true,
 			Headers: map[string]string{"Traceparent": "00-1", "Idempotency-Key": "forged", "Spillway-Attempt": "9", "Connection": "close", "bad name": "x", "X-Line": "a\nb"},
 		},
-		Attempt: 3, Deadline: time.Date(2026, 7, 8, 9, 10, 11, 500e6, time.FixedZone("", 3600)), Key: "orders/payment.refund/ord 7%ü",
+		Attempt: 3, Deadline: time.Date(2096, 7, 8, 9, 10, 11, 500e6, time.FixedZone("", 3600)), Key: "orders/payment.refund/ord 7%ü",
 	}
 }
 
@@ -60,7 +60,7 @@ func TestHTTPRequest(t *testing.T) {
 		want := map[string]string{
 			"Content-Type": "application/json", "Idempotency-Key": "orders/payment.refund/ord%207%25%C3%BC", "Spillway-Task-Id": "42",
 			"Spillway-Scene": "payment.refund", "Spillway-Key": "ord%207%25%C3%BC", "Spillway-Attempt": "3", "Spillway-Unknown": "true",
-			"Spillway-Deadline": "2026-07-08T08:10:11.5Z", "Authorization": "Bearer s3cret", "Traceparent": "00-1", "User-Agent": "spillway",
+			"Spillway-Deadline": "2096-07-08T08:10:11.5Z", "Authorization": "Bearer s3cret", "Traceparent": "00-1", "User-Agent": "spillway",
 			"Connection": "", "X-Line": "",
 		}
 		for name, value := range want {

@@ -26,16 +26,17 @@ type Allowed map[string][]string
 func Spillway() Allowed {
 	return Allowed{
 		"retry":       {},
+		"retryhttp":   {"retry"},
 		"topology":    {"retry", "internal"},
 		"persistence": {"retry", "internal"},
-		"internal":    {"publisher", "consumer", "reaper", "dlx", "persistence", "topology", "retry"},
+		"internal":    {"publisher", "consumer", "reaper", "dlx", "persistence", "topology", "retryhttp", "retry"},
 		"publisher":   {"persistence", "topology", "retry", "internal"},
 		"reaper":      {"persistence", "topology", "retry", "internal"},
 		"dlx":         {"persistence", "topology", "retry", "internal"},
 		"consumer":    {"reaper", "dlx", "persistence", "topology", "retry", "internal"},
 		"cmd":         {"*"},
 		// What a reader copies from examples must compile outside this module, so nothing internal.
-		"examples": {"publisher", "consumer", "reaper", "dlx", "persistence", "topology", "retry"},
+		"examples": {"publisher", "consumer", "reaper", "dlx", "persistence", "topology", "retryhttp", "retry"},
 	}
 }
 
