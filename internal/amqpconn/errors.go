@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"syscall"
 	"time"
@@ -86,9 +87,9 @@ func explain(ctx context.Context, url string, timeout time.Duration, w *wire, er
 		e.Err = fmt.Errorf("no complete handshake within %v: %w", timeout, ctx.Err())
 	case errors.As(err, &alert), w != nil && strings.Contains(err.Error(), "remote error: tls:"):
 		e.Permanent, e.Hint = true, "the broker refuses ours: check the certificates"
-	case w != nil && strings.HasPrefix(url, "amqps:") && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)):
+	case w != nil && strings.HasPrefix(url, "amqps:") && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed) || errors.Is(err, amqp.ErrClosed)):
 		// With TLS 1.3 a broker refuses our certificate after the handshake, and its word can
-		// get lost with the connection. One that goes down looks the same.
+		// get lost with the connection, or with the library's end of it. One that goes down looks the same.
 		e.Hint = "the broker hung up; if it asks for a client certificate, check the certificates"
 	case errors.Is(err, amqp.ErrCredentials):
 		// The library says so for whatever ends the connection while it logs in. A
