@@ -27,18 +27,8 @@ import (
 // The quickstart as a reader follows it: the consumer runs, the publisher hands a task over, the task succeeds.
 func TestQuickstart(t *testing.T) {
 	service, store := newService(t)
-	publish, consume := build(t, "publish"), build(t, "consume")
-
-	var logged output
-	c := command(t, service, consume)
-	c.Stderr = &logged
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- c.Wait() }() // ends with the process, which the cleanup ends at the latest
-	t.Cleanup(func() { _ = c.Process.Kill() })
-	eventually(t, "the consumer reads its queue", func() bool { return strings.Contains(logged.String(), "consuming") })
+	publish := build(t, "publish")
+	c, logged, ended := startConsumer(t, service)
 
 	out, err := command(t, service, publish).CombinedOutput()
 	if err != nil {
@@ -118,6 +108,23 @@ func TestDo(t *testing.T) {
 	}
 }
 
+// startConsumer runs the example consume until the test ends, and waits until it reads its queue.
+func startConsumer(t *testing.T, service string) (c *exec.Cmd, logged *output, ended chan error) {
+	t.Helper()
+	logged = &output{}
+	c = command(t, service, build(t, "consume"))
+	c.Stderr = logged
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended = make(chan error, 1)
+	gone := make(chan struct{})
+	go func() { ended <- c.Wait(); close(gone) }() // ends with the process, which the cleanup ends at the latest
+	t.Cleanup(func() { _ = c.Process.Kill(); <-gone })
+	eventually(t, "the consumer reads its queue", func() bool { return strings.Contains(logged.String(), "consuming") })
+	return c, logged, ended
+}
+
 // newService returns a service of its own, whose rows and queues are removed when the test ends. The tables are in the
 // default schema, as they are for a reader.
 func newService(t *testing.T) (string, *persistence.Postgres) {
@@ -143,6 +150,7 @@ func newService(t *testing.T) (string, *persistence.Postgres) {
 			`DELETE FROM ` + schema + `.retry_event WHERE task_id IN (SELECT id FROM ` + schema + `.task WHERE service = $1)`,
 			`DELETE FROM ` + schema + `.task WHERE service = $1`,
 			`DELETE FROM ` + schema + `.policy WHERE service = $1`,
+			`DELETE FROM ` + schema + `.submission WHERE service = $1`,
 			`DELETE FROM ` + schema + `.reaper WHERE service = $1`,
 		} {
 			if _, err := store.DB().ExecContext(ctx, stmt, service); err != nil {
