@@ -177,7 +177,18 @@ func TestReadyQueueDeleted(t *testing.T) {
 		_, err := topology.Depth(t.Context(), conn, w.names().Ready())
 		return err == nil
 	}, "the queue is back")
-	w.await(w.enqueue(publisher.Task{Scene: "order", Args: order{1}})[0].ID, retry.StatusSuccess)
+	w.awaitWithScan(w.enqueue(publisher.Task{Scene: "order", Args: order{1}})[0].ID) // it may not be bound yet
+}
+
+// awaitWithScan waits until a task is done whose wake-up may have run into the gap: without this, the scan would send it
+// again only after DispatchGap.
+func (w *world) awaitWithScan(id int64) {
+	w.t.Helper()
+	testenv.Eventually(w.t, 20*time.Second, func() bool {
+		w.exec(`UPDATE {task} SET dispatch_after = clock_timestamp() WHERE id = $1 AND status = 'WAIT'`, id)
+		got, err := w.store.Get(w.t.Context(), id)
+		return err == nil && got.Status == retry.StatusSuccess
+	}, "the task is done")
 }
 
 // An exchange that is deleted ends no subscription: the elected reaper's process makes it again.
@@ -200,12 +211,7 @@ func TestExchangeDeleted(t *testing.T) {
 				t.Fatal(err)
 			}
 			id := w.enqueue(publisher.Task{Scene: "order", Args: order{1}})[0].ID
-			testenv.Eventually(t, 20*time.Second, func() bool {
-				// What ran into the gap would be the scan's only after DispatchGap.
-				w.exec(`UPDATE {task} SET dispatch_after = clock_timestamp() WHERE id = $1 AND status = 'WAIT'`, id)
-				got, err := w.store.Get(t.Context(), id)
-				return err == nil && got.Status == retry.StatusSuccess
-			}, "the task is done")
+			w.awaitWithScan(id)
 		})
 	}
 }
